@@ -130,6 +130,7 @@ class ExpectedSum(Generic[Unwrapped]):
         self._parties = list(parties)
         self._unwrap = unwrap
         self._asked = False
+        self._to_finish: ReceivedSum | None = None
         self._sum: ReceivedSum | None = None
         self._weight: float | None = None
         self._apart: dict[PartyTuple, Received] = {}
@@ -150,6 +151,10 @@ class ExpectedSum(Generic[Unwrapped]):
             if not self._asked:
                 self._asked = True
                 self._ask(timeout)
+            if (summed := self._to_finish) is not None and summed.unfinished is not None:
+                # where this fails, there is no sum that anybody is in: a get that is repeated tries once more
+                self._finish(summed, summed.unfinished, timeout)
+                self._to_finish = None
             if (message := self._apart.pop(party, None)) is not None:
                 return self._unwrap(message), len(message.buffer)
             if party not in self._in:
@@ -172,9 +177,7 @@ class ExpectedSum(Generic[Unwrapped]):
             logger.warning(told, len(answer.parties_in), len(sources), self._name, self._tag, answer.reason)
         self._in = {self._parties[number] for number in answer.parties_in}
         self._weight = answer.weight
-        if answer.unfinished is not None:
-            self._finish(answer, answer.unfinished, timeout)
-        self._sum = answer
+        self._sum, self._to_finish = answer, answer
 
     def _finish(self, summed: ReceivedSum, left: Unfinished, timeout: float | None) -> None:
         """Do what no worker could.

@@ -1,0 +1,70 @@
+"""Sums as FATE's loop gets them, from a gateway that hands one over half done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fedrdma_fate.aggregate.accumulator import Accumulator
+from fedrdma_fate.aggregate.arithmetic import adder_for
+from fedrdma_fate.aggregate.place import PLANES_AT, accumulator_bytes
+from fedrdma_fate.client.client import Received, ReceivedSum
+from fedrdma_fate.client.protocol import Summed, Unfinished
+from fedrdma_fate.core.fold import Order
+from fedrdma_fate.fate.sums import ExpectedSum
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from fedrdma_fate.wire.frames import Party
+from fedrdma_fate.wire.summand import planes_bytes, planes_of
+from tests.support.summands import bits, masked, summed_by_rank, written
+
+SHAPES = ((300, 20), (7,))
+UPDATES = masked(SHAPES, 2, 1)
+PARTIES = [("host", "1"), ("host", "2")]
+BODIES = [written(update, Party(*party), 1.0) for update, party in zip(UPDATES, PARTIES, strict=True)]
+LATE = GatewayError(ErrorCode.PULL_TIMEOUT, "it did not come.", "Wait longer.")
+
+
+class Gateway:
+    """Its worker has added the first update, and was killed over the second; that comes at the get after `fails`."""
+
+    def __init__(self, fails: int) -> None:
+        self.fails = fails
+        self.asked = 0
+
+    def get_sum(self, _name: str, _tag: str, _sources: Sequence[Party], **_: Any) -> ReceivedSum:
+        self.asked += 1
+        memory = memoryview(bytearray(accumulator_bytes(Order.RANK, planes_bytes(SHAPES))))
+        Accumulator(memory, list(planes_of(SHAPES)), adder_for(Order.RANK, 2)).add(1, memoryview(BODIES[0]), 0)
+        summed = Summed(
+            (0,), 1.0, SHAPES, 1, 0, planes_bytes(SHAPES), "half", PLANES_AT, Unfinished("rank", half=1, weight=2.0)
+        )
+        return ReceivedSum(summed, memory)
+
+    def get(self, _name: str, _tag: str, source: Party, **_: Any) -> Received:
+        assert source == Party(*PARTIES[1])
+        if self.fails:
+            self.fails -= 1
+            raise LATE
+        return Received("object", memoryview(bytearray(BODIES[1])))
+
+
+@pytest.mark.parametrize("fails", [0, 1, 3])
+def test_a_get_that_failed_before_its_sum_was_finished_may_be_repeated_and_nobody_is_left_out(fails: int) -> None:
+    gateway = Gateway(fails)
+    expected = ExpectedSum(gateway, "masked", "t", PARTIES, bytes)  # type: ignore[arg-type]
+    for number in range(fails):
+        # whoever asks: it is not told that all of its update is in the sum of another
+        with pytest.raises(GatewayError) as caught:
+            expected.get(PARTIES[number % 2], 1.0)
+        assert caught.value is LATE
+
+    found = [expected.get(party, 1.0) for party in PARTIES]
+
+    assert None not in found
+    loaded = [answer[0].load_object(None, None, "", "", PARTIES[0]) for answer in found if answer is not None]
+    assert bits(loaded[0][0]) == bits(summed_by_rank(UPDATES))
+    assert loaded[0][1] == 2.0
+    assert loaded[1] == ([], None)
+    assert gateway.asked == 1
