@@ -5,8 +5,7 @@ written when the process was killed is told from a whole one. The checksum begin
 SQLite's write-ahead log), so a payload in a record cannot pass for records where a file is damaged and searched for the
 next one: who sent it does not know the salt. The header says where the last whole record ends, and is written after it:
 so a journal that somebody has cut short is told from one whose last record was never finished. What was written lives
-in the kernel, which outlives the process; it outlives the machine only where it was synced (`JournalFile.sync`), which
-may take seconds and holds up nobody who appends.
+in the kernel, which outlives the process; the machine is outlived only by what was synced (`JournalFile.sync`).
 """
 
 from __future__ import annotations
@@ -189,12 +188,16 @@ class JournalFile:
         self._fileno, self._size = _write_new(directory, self._salt, records)
         self._compacted_size = self._size
         self._reserve_from = 0
-        self._reserve()
-        if synced:
-            os.fsync(self._fileno)
-        _rename(directory, _NEW_NAME, _NAME)
-        if synced:
-            os.fsync(directory)
+        try:
+            self._reserve()
+            if synced:
+                os.fsync(self._fileno)
+            _rename(directory, _NEW_NAME, _NAME)
+            if synced:
+                os.fsync(directory)
+        except BaseException:
+            _abandon(directory, self._fileno)
+            raise
         with contextlib.suppress(OSError):
             os.unlink(_BEHIND_NAME, dir_fd=directory)
 
@@ -291,7 +294,7 @@ class JournalFile:
                 self._sync_directory()
         finally:
             if not is_used:
-                os.close(fresh)
+                _abandon(self._directory, fresh)
 
     def _follow(self, fresh: int, end: int, size: int) -> tuple[int, int]:
         """What was appended since follows in the fresh file, too: how many bytes there are here, and there."""
@@ -440,12 +443,16 @@ def _write_new(directory: int, salt: bytes, records: Iterable[bytes]) -> tuple[i
         data = MAGIC + salt + _END.pack(HEADER_BYTES + len(frames)) + frames
         _write_all(fileno, memoryview(data))
     except BaseException:
-        os.close(fileno)
-        # on a full disk it takes room of others
-        with contextlib.suppress(OSError):
-            os.unlink(_NEW_NAME, dir_fd=directory)
+        _abandon(directory, fileno)
         raise
     return fileno, len(data)
+
+
+def _abandon(directory: int, fileno: int) -> None:
+    """A new file that does not take the old one's place: on a full disk it takes room of others."""
+    os.close(fileno)
+    with contextlib.suppress(OSError):
+        os.unlink(_NEW_NAME, dir_fd=directory)
 
 
 def _note_end(fileno: int, end: int) -> None:

@@ -427,3 +427,37 @@ def test_no_record_is_written_that_would_hide_those_behind_it(directory: int, mo
     assert file.append(b"third")
     file.close()
     assert read_records(directory)[0] == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_disk_that_proves_full_only_when_a_new_file_is_to_be_on_it_has_its_room_back(
+    tmp_path: Path, directory: int, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    file = JournalFile(directory, [b"first"], synced=True)
+    assert file.append(b"second")
+    synced, left = os.fsync, iter([True] * after)
+
+    def full(fileno: int) -> None:
+        if not next(left, False):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        synced(fileno)
+
+    monkeypatch.setattr(os, "fsync", full)
+    open_before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="No space left"):
+        file.compact(list)
+    monkeypatch.setattr(os, "fsync", synced)
+    assert file.append(b"third")
+    file.close()
+    assert os.listdir(tmp_path) == ["journal"]
+    assert read_records(directory) == ([b"first", b"second", b"third"], 0)
+
+    left = iter([True] * after)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        JournalFile(directory, [b"first", b"second", b"third"], synced=True)
+
+    # that of the earlier run, or, where only the directory is not known to be on disk, one that says the same
+    assert os.listdir(tmp_path) == ["journal"]
+    assert read_records(directory) == ([b"first", b"second", b"third"], 0)
+    assert len(os.listdir("/proc/self/fd")) == len(open_before) - 1
