@@ -20,7 +20,7 @@ from fedrdma_fate.memory.heap import keep_giving_back
 from fedrdma_fate.obs.complaints import WINDOW_SECONDS, Complaints
 from fedrdma_fate.security.plain import warn_if_reachable
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import Party
+from fedrdma_fate.wire.frames import MessageKey, Party
 
 logger = logging.getLogger(__name__)
 
@@ -154,14 +154,14 @@ class Gateway:
             peer.receiving.borrowing.leave(keep=keep)
         await self._drain(assembly)
         reason = f"the gateway of {self._config.site} stops"
+        told: set[MessageKey] = set()
         if not keep:
-            for peer in assembly.peers.values():
-                peer.sending.give_up(ErrorCode.GATEWAY_STOPPING, reason)
-            for message in assembly.context.mailbox.all_messages():
-                if (origin := assembly.peers.get(message.origin)) is not None:
-                    origin.receiving.drop(message, ErrorCode.GATEWAY_STOPPING, reason)
+            _tell_of_loss(assembly, reason, told)
             await assembly.socket.stop()
         await _save_paths(assembly)
+        if not keep:
+            # what peers were told meanwhile that it is here
+            _tell_of_loss(assembly, reason, told)
         # what it had is told by now
         forgets = not keep
         assembly.dialler.stop(reason, forgets=forgets)
@@ -208,6 +208,16 @@ class Gateway:
         listen = self._config.listen
         addresses = {"listen.control": listen.control, "listen.data": listen.data, "listen.grpc": listen.grpc}
         warn_if_reachable({key: split_address(key, address)[0] for key, address in addresses.items()})
+
+
+def _tell_of_loss(assembly: Assembly, reason: str, told: set[MessageKey]) -> None:
+    """Both ends of what nobody will get hear of it; of what waits here, once, as `told` says."""
+    for peer in assembly.peers.values():
+        peer.sending.give_up(ErrorCode.GATEWAY_STOPPING, reason)
+    for message in assembly.context.mailbox.all_messages():
+        if message.key not in told and (origin := assembly.peers.get(message.origin)) is not None:
+            told.add(message.key)
+            origin.receiving.drop(message, ErrorCode.GATEWAY_STOPPING, reason)
 
 
 def _has_something_to_keep(assembly: Assembly) -> bool:

@@ -392,3 +392,39 @@ def test_the_metrics_show_who_waits(tmp_path: Path, sockets: Path) -> None:
             for thread in threads:
                 thread.join(20)
             eventually(lambda: waiting() == (0, 0))
+
+
+def test_who_sends_while_a_gateway_stops_for_good_is_told_that_what_it_took_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It still takes messages when it has told of all that it had."""
+    runner = InThread()
+    save = daemon._save_paths
+    with (
+        start_gateways(LAYOUT, tmp_path, runner=runner) as sites,
+        sites["a"].client("early") as early,
+        sites["a"].client("late") as late,
+    ):
+        early.put_inline("m", "t", [B], "bytes", b"x")
+        eventually(lambda: sites["b"].status()["mailbox"]["messages"] == 1)
+        mailbox = runner.gateways["b"]._assembly.context.mailbox  # type: ignore[union-attr]
+
+        async def busy(assembly: Any) -> None:
+            if assembly.context.mailbox is mailbox:
+                await asyncio.to_thread(late.put_inline, "m", "t", [B], "bytes", b"x")
+                while mailbox.summary()["messages"] != 2 or sites_sending(runner, "a"):
+                    await asyncio.sleep(0.01)
+            await save(assembly)
+
+        monkeypatch.setattr(daemon, "_save_paths", busy)
+        runner.stop(sites["b"])
+        # the tasks hear of it with their next call
+        for session in ("early", "late"):
+            eventually(lambda each=session: f"{each}/m/t guest:1->host:2 is dropped at b: [FR607]" in caplog.text)
+
+
+def sites_sending(runner: InThread, name: str) -> bool:
+    """Whether a gateway has anything that its peers have not confirmed."""
+    assembly = runner.gateways[name]._assembly
+    assert assembly is not None
+    return any(peer.sending.pending for peer in assembly.peers.values())
