@@ -101,9 +101,7 @@ class SkMsgNotices:
         ours, its = _connection()
         route = self._free[-1]
         try:
-            # a notice passes through the program only when both are in
-            self._kernel.put(self._sockets, route, _SOCKET.pack(its.fileno()))
-            self._kernel.put(self._sockets, _SENDERS_AT + route, _SOCKET.pack(ours.fileno()))
+            self._join(route, ours, its)
         except OSError:
             self._forget(route)
             ours.close()
@@ -111,6 +109,11 @@ class SkMsgNotices:
             raise
         self._free.pop()
         return RecordLine(self.way, ours, its, route, lambda: self._give_back(route))
+
+    def _join(self, route: int, ours: socket.socket, its: socket.socket) -> None:
+        # a notice passes through the program only when both are in
+        self._kernel.put(self._sockets, route, _SOCKET.pack(its.fileno()))
+        self._kernel.put(self._sockets, _SENDERS_AT + route, _SOCKET.pack(ours.fileno()))
 
     def _give_back(self, route: int) -> None:
         self._forget(route)
@@ -204,9 +207,7 @@ def try_skmsg() -> str:
 def _trial(notices: SkMsgNotices) -> str:
     ours, its = _connection()
     with ours, its:
-        kernel, sockets = notices._kernel, notices._sockets
-        kernel.put(sockets, 0, _SOCKET.pack(its.fileno()))
-        kernel.put(sockets, _SENDERS_AT, _SOCKET.pack(ours.fileno()))
+        notices._join(0, ours, its)
         ours.send(bytes(NOTICE_BYTES))
         its.settimeout(_TRIAL_SECONDS)
         its.recv(NOTICE_BYTES)

@@ -41,9 +41,6 @@ LEAST_BYTES_PER_SECOND = 16 * 2**20
 """That a job gets through, be it from a slow disk to which an update was spilled. A worker that takes longer was
 stopped, or hangs: it would hold up all sums."""
 
-_SOCKET = "socket"
-"""The way of a job, where notices go another."""
-
 _MOST_ANSWER_BYTES = 64 * 1024
 """An answer is a word, or a reason."""
 
@@ -239,7 +236,7 @@ class WorkerHandle:
         answer = await _answer(connection)
         if isinstance(answer, Unmapped):
             raise OSError("it has not mapped what came with a job")
-        self._note_taken(_SOCKET, told, answer)
+        self._note_taken(SocketNotices.way, told, answer)
         line.has_mapped(job, descriptor)
         return answer
 

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import functools
 import gc
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fate.arch.computing.backends.standalone import CSession
 from fate.arch.context import Context
 
 from fedrdma_fate.fate import small_tables, tables
-from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.gateway_client import to_party
-from tests.support.sites import InProcesses, start_gateways
 from tests.support.spark import KilledOnce, imported
-from tests.support.spark_cluster import missing, running_spark
+from tests.support.spark_cluster import missing, running_spark, standalone_and_spark
 
 pytestmark = [pytest.mark.fate, pytest.mark.skipif(bool(missing()), reason=missing())]
 
@@ -43,20 +39,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def parties(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Context]]:
     """The guest computes with the standalone engine, the host with Spark."""
     del spark
-    from fate.arch.computing.backends.spark import CSession as SparkSession
-
-    directory = tmp_path_factory.mktemp("spark")
-    session = f"spark-{secrets.token_hex(4)}"
-    standalone = CSession(f"{session}-guest", data_dir=str(directory / "data"), options={"task_cores": 2})
-    layout = {site: [party[1]] for party, site in SITE_OF.items()}
-    with start_gateways(layout, directory, runner=InProcesses()) as sites:
-        made = {}
-        for party, computing in ((GUEST, standalone), (HOST, SparkSession(session))):
-            address = sites[SITE_OF[party]].address
-            federation = FedRDMAFederation(session, computing, party, list(SITE_OF), gateway=address)
-            made[party] = Context(computing=computing, federation=federation)
+    with standalone_and_spark(SITE_OF, tmp_path_factory.mktemp("spark")) as made:
         yield made
-        standalone.destroy()
 
 
 @pytest.fixture

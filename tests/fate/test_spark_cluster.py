@@ -5,20 +5,17 @@ Skipped where pyspark or a Java is missing; `pip install pyspark==3.5.3` and a J
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from fate.arch.computing.backends.standalone import CSession
 from fate.arch.context import Context
 
-from fedrdma_fate.fate.federation import FedRDMAFederation
-from tests.support.sites import InProcesses, eventually, start_gateways
+from tests.support.sites import eventually
 from tests.support.spark import ExecutorKilledOnce
-from tests.support.spark_cluster import EXECUTORS, local_cluster, missing, running_spark
+from tests.support.spark_cluster import EXECUTORS, local_cluster, missing, running_spark, standalone_and_spark
 
 pytestmark = [pytest.mark.fate, pytest.mark.timeout(300), pytest.mark.skipif(bool(missing()), reason=missing())]
 
@@ -55,20 +52,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def parties(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Context]]:
     """The guest computes with the standalone engine, the host with Spark."""
     del spark
-    from fate.arch.computing.backends.spark import CSession as SparkSession
-
-    directory = tmp_path_factory.mktemp("parties")
-    session = f"spark-{secrets.token_hex(4)}"
-    standalone = CSession(f"{session}-guest", data_dir=str(directory / "data"), options={"task_cores": 2})
-    layout = {site: [party[1]] for party, site in SITE_OF.items()}
-    with start_gateways(layout, directory, runner=InProcesses()) as sites:
-        made = {}
-        for party, computing in ((GUEST, standalone), (HOST, SparkSession(session))):
-            address = sites[SITE_OF[party]].address
-            federation = FedRDMAFederation(session, computing, party, list(SITE_OF), gateway=address)
-            made[party] = Context(computing=computing, federation=federation)
+    with standalone_and_spark(SITE_OF, tmp_path_factory.mktemp("parties")) as made:
         yield made
-        standalone.destroy()
 
 
 def all_run() -> None:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args
 
@@ -203,32 +203,32 @@ class Soak:
 
     def _short(self, session: str) -> None:
         """Small messages both ways; nothing has struck, so all come."""
-        with contextlib.ExitStack() as stack:
-            ends = {name: parties[0] for name, parties in LAYOUT.items()}
-            clients = {name: stack.enter_context(self._sites[name].client(session)) for name in ends}
-            for name, client in clients.items():
-                (to,) = (one for other, one in ends.items() if other != name)
-                for number in range(FILL_MESSAGES):
-                    push(client, f"m{number}", to, session.encode())
-            for name, client in clients.items():
-                (sender,) = (one for other, one in ends.items() if other != name)
-                for number in range(FILL_MESSAGES):
-                    received = client.get(f"m{number}", "t", party(sender), timeout=PULL_SECONDS)
-                    if bytes(received.buffer) != session.encode():
-                        with self._lock:
-                            self.outcome.wrong.append(f"{session}/m{number} to {name} has other bytes")
-                client.leave()
+        bodies = {(name, f"m{number}"): session.encode() for name in LAYOUT for number in range(FILL_MESSAGES)}
+        try:
+            self._carry(session, bodies, random.Random(f"{self._seed} {session}"))
+        except AssertionError as error:
+            with self._lock:
+                self.outcome.wrong.append(str(error))
 
     def _exchange(self, session: str) -> tuple[int, int]:
         """Messages both ways; how many, and their bytes."""
         chance = random.Random(f"{self._seed} {session}")
         mode: Mode = chance.choice(get_args(Mode))
-        ends = {name: parties[0] for name, parties in LAYOUT.items()}
         bodies = {
-            (name, f"m{number}"): body_of(chance, session, name, number) for name in ends for number in range(MESSAGES)
+            (name, f"m{number}"): body_of(chance, session, name, number)
+            for name in LAYOUT
+            for number in range(MESSAGES)
         }
+        self._carry(session, bodies, chance, mode=mode)
+        return len(bodies), sum(map(len, bodies.values()))
+
+    def _carry(
+        self, session: str, bodies: Mapping[tuple[str, str], bytes], chance: random.Random, **options: Any
+    ) -> None:
+        """Push these, by their site and label, pull and compare all, in an order drawn; then both parties leave."""
+        ends = {name: parties[0] for name, parties in LAYOUT.items()}
         with contextlib.ExitStack() as stack:
-            clients = {name: stack.enter_context(self._sites[name].client(session, mode=mode)) for name in ends}
+            clients = {name: stack.enter_context(self._sites[name].client(session, **options)) for name in ends}
             order = list(bodies)
             chance.shuffle(order)
             for name, label in order:
@@ -242,7 +242,6 @@ class Soak:
                 del received
             for client in clients.values():
                 client.leave()
-        return len(bodies), sum(map(len, bodies.values()))
 
     # -- faults ---------------------------------------------------------------------------------------------------
 

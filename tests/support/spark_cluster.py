@@ -9,15 +9,21 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from fate.arch.computing.backends.standalone import CSession
+from fate.arch.context import Context
+
+from fedrdma_fate.fate.federation import FedRDMAFederation
 from tests.support.repository import ROOT
+from tests.support.sites import InProcesses, start_gateways
 
 EXECUTORS = 2
 
@@ -70,3 +76,30 @@ def running_spark(master: str, directory: Path, **settings: str) -> Iterator[Any
 def local_cluster(megabytes: int = 1024) -> str:
     """The master of two executors of one core and so much memory each."""
     return f"local-cluster[{EXECUTORS},1,{megabytes}]"
+
+
+@contextlib.contextmanager
+def standalone_and_spark(
+    site_of: Mapping[tuple[str, str], str], directory: Path
+) -> Iterator[dict[tuple[str, str], Context]]:
+    """Contexts of two parties of one session, joined by gateways; a SparkContext has to run.
+
+    Args:
+        site_of: the site of each party. The first one computes with the standalone engine, the second one with Spark.
+        directory: for gateways and tables.
+    """
+    from fate.arch.computing.backends.spark import CSession as SparkSession
+
+    session = f"spark-{secrets.token_hex(4)}"
+    first, second = site_of
+    standalone = CSession(f"{session}-{first[0]}", data_dir=str(directory / "data"), options={"task_cores": 2})
+    with start_gateways(
+        {site: [party[1]] for party, site in site_of.items()}, directory, runner=InProcesses()
+    ) as sites:
+        made = {}
+        for party, computing in ((first, standalone), (second, SparkSession(session))):
+            address = sites[site_of[party]].address
+            federation = FedRDMAFederation(session, computing, party, list(site_of), gateway=address)
+            made[party] = Context(computing=computing, federation=federation)
+        yield made
+        standalone.destroy()

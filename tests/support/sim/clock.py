@@ -31,3 +31,11 @@ class VirtualClock:
         while self._queue and self._queue[0][0] <= until:
             self.now, _, event = heapq.heappop(self._queue)
             event()
+
+    def run_until(self, is_done: Callable[[], bool], given_up: float, step: float) -> None:
+        """Run until it is done, or it is given up; looked at each `step` seconds, whether or not anything happens."""
+        # `now` stands at the latest event, and the next may be far away
+        until = self.now
+        while not is_done() and until < given_up:
+            until += step
+            self.run(until)

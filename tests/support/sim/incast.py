@@ -239,11 +239,7 @@ class Incast:
         self._ended.clear()
         for flow in flows:
             self._clock.at(began + chance.uniform(0, jitter), flow.start)
-        # the clock itself stands at the latest event, and the next may be far away
-        until = began
-        while len(self._ended) < len(flows) and until < began + GIVEN_UP_SECONDS:
-            until += LOOK_SECONDS
-            self._clock.run(until)
+        self._clock.run_until(lambda: len(self._ended) == len(flows), began + GIVEN_UP_SECONDS, LOOK_SECONDS)
         seconds = max(self._ended.values()) if len(self._ended) == len(flows) else float("inf")
         # the senders hear of it, too
         self._clock.run(self._clock.now + 2 * max(way.profile.rtt for way in self._ways))

@@ -156,11 +156,7 @@ class Outcast:
                 self.shares.on_begin(str(number), 1, self._clock.now)
             for number in sent_to:
                 self._start(number)
-        # the clock itself stands at the latest event, and the next may be far away
-        until = began
-        while len(self._ended) < len(sent_to) and until < began + GIVEN_UP_SECONDS:
-            until += LOOK_SECONDS
-            self._clock.run(until)
+        self._clock.run_until(lambda: len(self._ended) == len(sent_to), began + GIVEN_UP_SECONDS, LOOK_SECONDS)
         seconds = max(self._ended.values()) if len(self._ended) == len(sent_to) else float("inf")
         self._clock.run(self._clock.now + 2 * self._case.rtt)
         done = [flow.stats for flow in self.flows if flow.outcome == Finished() and flow.stats is not None]

@@ -168,10 +168,7 @@ class OfStreams:
         """Until all of the round are there, or it has gone on for far too long."""
         clock, silos = self._world.clock, self._silos
         given_up = self._began + self._world.least_seconds(silos) / LEAST_PART_OF_THE_LINK
-        until = clock.now
-        while len(self._ended) < len(silos) and until < given_up:
-            until += LOOK_SECONDS
-            clock.run(until)
+        clock.run_until(lambda: len(self._ended) == len(silos), given_up, LOOK_SECONDS)
         seconds = max(self._ended.values()) if len(self._ended) == len(silos) else float("inf")
         mtu = self._world.setting.mtu_bytes
         counts = [self._streams[number].counts for number in silos]

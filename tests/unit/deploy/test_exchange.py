@@ -92,6 +92,8 @@ def _why_not_cubic() -> str:
     return ""
 
 
+NO_CUBIC = _why_not_cubic()
+CUBIC = pytest.mark.skipif(bool(NO_CUBIC), reason=NO_CUBIC)
 ZMTP = pytest.mark.skipif(importlib.util.find_spec("zmq") is None, reason="pyzmq is not installed")
 MQTT = pytest.mark.skipif(mqtt_problem(SIZE) is not None, reason=f"MQTT {mqtt_problem(SIZE)}")
 
@@ -100,7 +102,7 @@ MQTT = pytest.mark.skipif(mqtt_problem(SIZE) is not None, reason=f"MQTT {mqtt_pr
     "protocol",
     [
         "tcp-serial",
-        pytest.param("tcp-cubic", marks=pytest.mark.skipif(bool(_why_not_cubic()), reason=_why_not_cubic() or "it is")),
+        pytest.param("tcp-cubic", marks=CUBIC),
         "tcp-reno",
         "udp-indexed",
         "grpc-stream",
