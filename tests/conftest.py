@@ -39,6 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption("--kills-seed", type=int, default=1, help="of which and when (default: 1)")
     parser.addoption(
+        "--late-seconds",
+        type=float,
+        default=2.0,
+        help="after which a site comes, in tests/fault's session of four (default: 2)",
+    )
+    parser.addoption(
         "--stop-bytes",
         default="32MB",
         help="under way when a job of FATE Flow is stopped, in tests/fate (default: 32MB)",

@@ -120,8 +120,18 @@ def update_of(number: int, megabytes: float) -> bytes:
 
 
 @contextlib.contextmanager
-def running(count: int, jobs: int, megabytes: float, directory: Path) -> Iterator[Sites]:
-    """Sites that all know each other, with room for so many jobs at once."""
+def running(
+    count: int, jobs: int, megabytes: float, directory: Path, runner: InProcesses | None = None
+) -> Iterator[Sites]:
+    """Sites that all know each other, with room for so many jobs at once.
+
+    Args:
+        count: of the sites.
+        jobs: at once.
+        megabytes: of an update.
+        directory: for their files.
+        runner: starts them; then it is not waited until all are connected.
+    """
     update = int(megabytes * 1e6 / MIB) + 2
     names = [f"site{number:02}" for number in range(count)]
     layout = {name: [str(silo(number))] for number, name in enumerate(names)}
@@ -134,7 +144,8 @@ def running(count: int, jobs: int, megabytes: float, directory: Path) -> Iterato
         ring = {"ring_slots": 2, "ring_slot_bytes": "256KiB"}
         return {"memory": {**sizes, **ring, "spill_directory": str(directory / name / "spill")}}
 
-    with start_gateways(layout, directory, runner=InProcesses(STEP_SECONDS), of_site=of_site) as sites:
+    runs = runner or InProcesses(STEP_SECONDS)
+    with start_gateways(layout, directory, runner=runs, connected=runner is None, of_site=of_site) as sites:
         yield sites
 
 
