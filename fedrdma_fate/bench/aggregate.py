@@ -154,6 +154,31 @@ def _sum(setting: AggregateSetting, name: str, update: npt.NDArray[np.uint8]) ->
         return _round(setting, name, gateways, add, update, "second")
 
 
+def sum_of_all_at_once(setting: AggregateSetting, update: npt.NDArray[np.uint8]) -> AggregateRow:
+    """As the row `slots`, but all clients put their updates at once.
+
+    Raises:
+        RowError: a gateway has ended, has not added, or the sum is wrong.
+    """
+    with _Gateways(setting, "exact") as gateways:
+        # the first round warms up
+        for tag in ("first", "second"):
+            with Watch(gateways.waiting) as watch, ThreadPoolExecutor(1 + setting.updates) as pool:
+                future = pool.submit(_our_sum, gateways.arbiter, setting, tag)
+                gateways.await_asked()
+                cpu, started = gateways.cpu_seconds(), time.monotonic()
+                puts = [pool.submit(gateways.push, rank, update, tag) for rank in range(setting.updates)]
+                for each in puts:
+                    each.result()
+                put = time.monotonic()
+                sums = future.result(_SUM_SECONDS)
+                done = time.monotonic()
+                used = gateways.cpu_seconds() - cpu
+            check(setting, update, sums)
+            del sums
+        return AggregateRow("slots", setting.model, setting.updates, done - started, done - put, used, watch.most)
+
+
 Add = Callable[[GatewayClient, AggregateSetting, str], Sums]
 
 

@@ -63,8 +63,8 @@ class Adder:
         )
         self.left, self._added = updates, 0
 
-    async def add(self, descriptor: int, offset: int) -> None:
-        """Add what lies there; to be called when it is its turn."""
+    async def add(self, descriptor: int, offset: int) -> float:
+        """Add what lies there, to be called when it is its turn; when its worker began, by time.monotonic."""
         self._added += 1
         answer = await self._worker.do(
             Add(self.opened.begin.sum_id, self._added, offset, True), self.opened, descriptor
@@ -72,6 +72,7 @@ class Adder:
         if not isinstance(answer, Done):
             raise RowError(f"a worker has not added: {answer}")
         self.left -= 1
+        return answer.began
 
     async def end(self) -> None:
         """The sum is over."""

@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -159,25 +159,72 @@ def over_grpc(setting: AggregateSetting, update: Update, *, broker: bool, proxie
         RowError: a process has ended, does not answer, or the sum is wrong.
     """
     name = "broker-sidecar" if proxies else "broker" if broker else "grpc"
+    with nodes_that_answer(), contextlib.closing(_Nodes(setting, broker=broker, proxies=proxies)) as nodes:
+        # the first round warms up: channels are connected
+        nodes.round(name, update, 1)
+        return nodes.round(name, update, 2)
+
+
+def all_over_grpc(setting: AggregateSetting, update: Update, *, leaves: bool) -> AggregateRow:
+    """All updates sent at once, over gRPC: to leaves and from these to a top, or without leaves to one node.
+
+    Raises:
+        RowError: a process has ended, does not answer, or the sum is wrong.
+    """
+    name = "grpc" if leaves else "grpc-flat"
+    with (
+        nodes_that_answer(),
+        contextlib.closing(_Nodes(setting, broker=False, proxies=False, leaves=leaves)) as nodes,
+    ):
+        # the first round warms up: channels are connected
+        nodes.round(name, update, 1, last_alone=False)
+        return nodes.round(name, update, 2, last_alone=False)
+
+
+@contextlib.contextmanager
+def nodes_that_answer() -> Iterator[None]:
+    """What keeps nodes from answering is why a row was not measured."""
     try:
-        with contextlib.closing(_Nodes(setting, broker=broker, proxies=proxies)) as nodes:
-            # the first round warms up: channels are connected
-            nodes.round(name, update, 1)
-            return nodes.round(name, update, 2)
+        yield
     except grpc.RpcError as error:
         raise RowError(f"a node does not answer: {error}") from error
     except OSError as error:
         raise RowError(f"a node cannot be started: {error}") from error
 
 
+def start_node(stack: contextlib.ExitStack, setting: NodeSetting) -> tuple[str, int]:
+    """Start a node, which ends with the stack: its address, and its process.
+
+    Raises:
+        RowError: it has ended.
+        OSError: it cannot be started.
+    """
+    document = json.dumps(msgspec.to_builtins(setting))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedrdma_fate.bench.aggregate_node", document, str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    stack.callback(process.stdout.close)
+    port = process.stdout.readline().strip()
+    if not port:
+        raise RowError("a node has ended before it listened")
+    return f"127.0.0.1:{int(port)}", process.pid
+
+
 class _Nodes:
     """The processes."""
 
-    def __init__(self, setting: AggregateSetting, *, broker: bool, proxies: bool) -> None:
+    def __init__(self, setting: AggregateSetting, *, broker: bool, proxies: bool, leaves: bool = True) -> None:
         self._setting = setting
         self._stack = contextlib.ExitStack()
         self._pids: list[int] = []
         self._neighbours = Neighbours()
+        self._leaves: list[str]
+        self._routes: dict[int, tuple[str, ...]]
         with contextlib.ExitStack() as stack:
             stack.callback(self._neighbours.close)
             store = (self._start(stack, NodeSetting("store")),) if broker else ()
@@ -193,10 +240,16 @@ class _Nodes:
                 """That of a sender."""
                 return (self._start(stack, NodeSetting("proxy")),) if proxies else ()
 
+            if not leaves:
+                self._top, route = start(setting.updates, ())
+                self._leaves = [self._top]
+                self._routes = dict.fromkeys(range(setting.updates), (*own_proxy(), *route))
+                self._stack = stack.pop_all()
+                return
             parts = leaves_for(setting)
             self._top, to_top = start(len(parts), ())
-            self._leaves: list[str] = []
-            self._routes: dict[int, tuple[str, ...]] = {}
+            self._leaves = []
+            self._routes = {}
             clients = own_proxy()
             for ranks in parts:
                 address, route = start(len(ranks), (*own_proxy(), *to_top))
@@ -208,22 +261,24 @@ class _Nodes:
         """End all."""
         self._stack.close()
 
-    def round(self, name: str, update: Update, number: int) -> AggregateRow:
-        """Send all updates, that of the first rank last, and wait for the sum: that of so many rounds."""
+    def round(self, name: str, update: Update, number: int, *, last_alone: bool = True) -> AggregateRow:
+        """Send all updates, that of the first rank last where it is alone, and wait for the sum: of so many rounds."""
         setting = self._setting
         its = [copy_of(update, setting, rank) for rank in range(setting.updates)]
         with MemoryWatch([self._pids], _LOOK_SECONDS) as memory, ThreadPoolExecutor(setting.updates) as pool:
             used, started = self._cpu_seconds(), time.monotonic()
             sent = [pool.submit(self._send, rank, its[rank]) for rank in range(1, setting.updates)]
-            for each in sent:
-                each.result()
-            self._rest((number - 1) * setting.updates + setting.updates - 1)
+            if last_alone:
+                for each in sent:
+                    each.result()
+                self._rest((number - 1) * setting.updates + setting.updates - 1)
             put = time.monotonic()
             last = pool.submit(self._send, 0, its[0])
             self._neighbours.ask(self._top, "Wait", b"%d" % number)
             done = time.monotonic()
+            for each in (*sent, last):
+                each.result()
             used = self._cpu_seconds() - used
-            last.result()
         del its
         check(setting, update, pairs_of(b"".join(self._neighbours.fetch(self._top)), setting))
         (most,) = memory.growth
@@ -245,18 +300,6 @@ class _Nodes:
 
     def _start(self, stack: contextlib.ExitStack, setting: NodeSetting) -> str:
         """Start a node; its address."""
-        document = json.dumps(msgspec.to_builtins(setting))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "fedrdma_fate.bench.aggregate_node", document, str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-        )
-        stack.callback(process.wait)
-        stack.callback(process.kill)
-        assert process.stdout is not None
-        stack.callback(process.stdout.close)
-        port = process.stdout.readline().strip()
-        if not port:
-            raise RowError("a node has ended before it listened")
-        self._pids.append(process.pid)
-        return f"127.0.0.1:{int(port)}"
+        address, process = start_node(stack, setting)
+        self._pids.append(process)
+        return address

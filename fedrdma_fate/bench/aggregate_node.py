@@ -17,6 +17,7 @@ from typing import Any, Literal
 import grpc
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from fedrdma_fate.bench.processes import end_with_parent
 
@@ -41,14 +42,15 @@ class NodeSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a node does.
 
     Attributes:
-        role: `add`: it adds so many updates, and sends their sum along `route`; `store`: it takes an update whole, says
-            so, and forwards it; `proxy`: it passes an update on as it comes.
+        role: `add`: it adds so many updates, and sends their sum along `route`; `take`: it keeps an update, instead of
+            the one before; `store`: it takes an update whole, says so, and forwards it; `proxy`: it passes an update on
+            as it comes.
         updates: that are added; 0 for others.
         bytes: of an update.
         route: where the sum goes to; empty: it stays.
     """
 
-    role: Literal["add", "store", "proxy"]
+    role: Literal["add", "take", "store", "proxy"]
     updates: int = 0
     bytes: int = 0
     route: tuple[str, ...] = ()
@@ -112,7 +114,7 @@ class Node:
     def __init__(self, setting: NodeSetting) -> None:
         self._setting = setting
         self._neighbours = Neighbours()
-        self._sum = np.zeros(setting.bytes // 8)
+        self._sum: npt.NDArray[np.float64] = np.zeros(setting.bytes // 8)
         self._changed = threading.Condition()
         self._added = 0
         self._rounds = 0
@@ -124,12 +126,14 @@ class Node:
         elif self._setting.role == "store":
             stored = list(pieces)
             threading.Thread(target=self._neighbours.send, args=(route, stored), daemon=True).start()
+        elif self._setting.role == "take":
+            self._take(pieces)
         else:
             self._add(pieces)
         return b""
 
     def wait(self, rounds: int) -> bytes:
-        """Until so many sums are ready, since the start; the answer."""
+        """Until so many sums are ready, or so many updates have come to a node that takes them, since the start."""
         with self._changed:
             self._changed.wait_for(lambda: self._rounds >= rounds, _CALL_SECONDS)
         return b""
@@ -140,16 +144,29 @@ class Node:
             return self._rounds * self._setting.updates + self._added
 
     def sum(self) -> Iterator[bytes]:
-        """The latest sum."""
+        """The latest sum, or the latest update that was taken."""
         return cut(self._sum)
 
-    def _add(self, pieces: Iterator[bytes]) -> None:
+    def _whole(self, pieces: Iterator[bytes]) -> npt.NDArray[np.float64]:
+        """An update, when all of it is here."""
         update = np.empty(self._setting.bytes, np.uint8)
         at = 0
         for piece in pieces:
             update[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
             at += len(piece)
-        values = update.view(np.float64)
+        return update.view(np.float64)
+
+    def _take(self, pieces: Iterator[bytes]) -> None:
+        # what was taken before has been used
+        self._sum = np.empty(0)
+        values = self._whole(pieces)
+        with self._changed:
+            self._sum = values
+            self._rounds += 1
+            self._changed.notify_all()
+
+    def _add(self, pieces: Iterator[bytes]) -> None:
+        values = self._whole(pieces)
         with self._changed:
             if not self._added:
                 np.copyto(self._sum, values)

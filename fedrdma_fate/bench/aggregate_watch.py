@@ -47,10 +47,23 @@ def leased(gateway: GatewayProcess) -> int:
     Raises:
         RowError: it does not answer.
     """
+    return _receive_pool(gateway)["leased_bytes"]
+
+
+def most_leased(gateway: GatewayProcess) -> int:
+    """The most bytes of its receive region that were ever leased at once.
+
+    Raises:
+        RowError: it does not answer.
+    """
+    return _receive_pool(gateway)["high_water_bytes"]
+
+
+def _receive_pool(gateway: GatewayProcess) -> dict[str, int]:
     status = gateway.status()
     if status is None:
         raise RowError("the arbiter's gateway does not answer")
-    return next(int(pool["leased_bytes"]) for pool in status["pools"] if pool["name"] == "receive")
+    return next(pool for pool in status["pools"] if pool["name"] == "receive")
 
 
 def waiting(gateway: GatewayProcess, at_rest: int) -> int:

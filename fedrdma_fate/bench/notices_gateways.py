@@ -1,4 +1,4 @@
-"""The row `gateway` of `fedrdma bench notices`: how long updates lie at an arbiter's gateway until they are added.
+"""How long updates lie at an arbiter's gateway until they are added: the row `gateway` of `fedrdma bench notices`.
 
 Two gateways of this host, one update after the other, each put when the one before it is in the sum. The times are
 those of the gateway's own metrics.
@@ -7,11 +7,16 @@ those of the gateway's own metrics.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from fedrdma_fate.bench.aggregate_setting import AggregateSetting, make_update
 from fedrdma_fate.bench.aggregate_update import put_update
@@ -20,6 +25,7 @@ from fedrdma_fate.bench.baselines.gateway_process import GatewayProcess
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
+from fedrdma_fate.client.protocol import NotSummed
 from fedrdma_fate.wire.frames import Party
 
 _ROOM_UPDATES = 3
@@ -39,11 +45,59 @@ class Wait(NamedTuple):
     end: float
 
 
-def waits_at_a_gateway(setting: AggregateSetting) -> list[Wait]:
-    """Of each update since it lay there whole; `end` since its worker was told.
+@dataclasses.dataclass(frozen=True, slots=True)
+class UpdatesOneByOne:
+    """A sum that is being asked for, to which updates are put one after the other.
+
+    Attributes:
+        setting: what is summed.
+        arbiter: the gateway that adds.
+        tasks: of the clients, by rank.
+        metrics: where the arbiter's gateway tells its metrics.
+        asked: what comes of the sum.
+    """
+
+    setting: AggregateSetting
+    arbiter: GatewayProcess
+    tasks: Sequence[GatewayClient]
+    metrics: str
+    asked: Future[ReceivedSum | NotSummed]
+
+    def put(self, rank: int, update: npt.NDArray[np.uint8]) -> None:
+        """Put the update of a rank."""
+        put_update(self.tasks[rank], self.setting, rank, update, _NAME, _TAG, _ARBITER, _SECONDS)
+
+    def arbiter_workers(self) -> list[int]:
+        """Ids of the processes that add.
+
+        Raises:
+            RowError: the arbiter's gateway does not answer.
+        """
+        if (status := self.arbiter.status()) is None:
+            raise RowError("the arbiter's gateway does not answer")
+        return list(status["sum_workers"]["processes"])
+
+    def counts(self) -> tuple[int, Wait]:
+        """Updates that were added, and the sums of their times; asked of the gateway's event loop."""
+        return _counts(self.metrics)
+
+    def end(self) -> None:
+        """All were put: the sum is there.
+
+        Raises:
+            RowError: nothing was added.
+        """
+        summed = self.asked.result(_SECONDS)
+        if not isinstance(summed, ReceivedSum) or summed.reason:
+            raise RowError(f"the gateway has not added: {summed.reason}")
+
+
+@contextlib.contextmanager
+def updates_one_by_one(setting: AggregateSetting) -> Iterator[UpdatesOneByOne]:
+    """Two gateways, and a sum that is asked for at one of them.
 
     Raises:
-        RowError: nothing was added.
+        RowError: a gateway has ended, or does not answer.
     """
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as pool:
         workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="notices-")))
@@ -88,17 +142,25 @@ def waits_at_a_gateway(setting: AggregateSetting) -> list[Wait]:
         sources = [setting.party(rank) for rank in range(setting.updates)]
         asked = pool.submit(its.get_sum, _NAME, _TAG, sources, timeout=_SECONDS)
         wait(lambda: bool((arbiter.status() or {}).get("sums")), _SECONDS, "the sum to be asked for")
+        yield UpdatesOneByOne(setting, arbiter, tasks, metrics, asked)
+
+
+def waits_at_a_gateway(setting: AggregateSetting) -> list[Wait]:
+    """Of each update since it lay there whole; `end` since its worker was told.
+
+    Raises:
+        RowError: nothing was added.
+    """
+    with updates_one_by_one(setting) as updates:
         update, found = make_update(setting), list[Wait]()
         before = Wait(0.0, 0.0)
-        for rank, task in enumerate(tasks):
-            put_update(task, setting, rank, update, _NAME, _TAG, _ARBITER, _SECONDS)
-            wait(lambda count=rank + 1: _counts(metrics)[0] == count, _SECONDS, "an update to be added")  # type: ignore[misc]
-            _, total = _counts(metrics)
+        for rank in range(setting.updates):
+            updates.put(rank, update)
+            wait(lambda count=rank + 1: updates.counts()[0] == count, _SECONDS, "an update to be added")  # type: ignore[misc]
+            _, total = updates.counts()
             found.append(Wait(total.start - before.start, total.end - before.end))
             before = total
-        summed = asked.result(_SECONDS)
-        if not isinstance(summed, ReceivedSum) or summed.reason:
-            raise RowError(f"the gateway has not added: {summed.reason}")
+        updates.end()
         return found
 
 

@@ -1,23 +1,26 @@
-"""`fedrdma bench lifl`: the LIFL paper's figures about planning, asked of this project in virtual time."""
+"""`fedrdma bench lifl`: the LIFL paper's figures, the data path's measured, those about planning in virtual time."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from fedrdma_fate.bench.aggregate import MODELS
+from fedrdma_fate.bench.aggregate_setting import AggregateSetting
 from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.lifl import figure4, figure7, figure13, sites, workload, writers
 from fedrdma_fate.bench.lifl import figure8 as orchestration
-from fedrdma_fate.bench.lifl import sites, workload, writers
 from fedrdma_fate.bench.lifl.costs import Costs, measure_costs, told
+from fedrdma_fate.bench.lifl.hops import setting_of
 from fedrdma_fate.bench.report import DataTable, terminal_table
-from fedrdma_fate.cli.bench_shared import console, end_with, json_option, progress
+from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, progress
 from fedrdma_fate.cli.failure import told_plainly
 from fedrdma_fate.quantities import parse_rate
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 MASKED_BYTES = 16
 """Of a parameter, as FATE masks it."""
@@ -34,11 +37,24 @@ _parameters_option = click.option(
 _bytes_option = click.option(
     "--bytes-per-parameter", "each", default=SINGLE_BYTES, show_default=True, type=click.IntRange(1, 64)
 )
+_size_option = click.option(
+    "--parameters", type=click.IntRange(20_000), help="Instead of the models: of one of any size."
+)
+_update_bytes_option = click.option(
+    "--bytes-per-parameter", "each", default=SINGLE_BYTES, show_default=True, type=click.IntRange(4, 64)
+)
+_models_option = click.option(
+    "--models", default=",".join(MODELS), show_default=True, help="Names of models, with commas between."
+)
+_repeats_option = click.option(
+    "--repeats", default=5, show_default=True, type=click.IntRange(1, 100), help="Of each row; the median counts."
+)
 
 
 @click.group()
 def lifl() -> None:
-    """What the LIFL paper says of planning and placement, in virtual time with costs measured on this machine."""
+    """The LIFL paper's figures: of the data path (4, 7, 13) measured, of planning and placement (the others) in virtual
+    time with costs measured on this machine."""
 
 
 @lifl.command()
@@ -52,6 +68,44 @@ def placement(clients: int, as_json: bool) -> None:
         return
     rows = [(each.policy, str(each.clients), f"{1000 * each.seconds:.3f} ms", each.stated) for each in found]
     console().print(terminal_table(DataTable("Placements", ("policy", "clients", "takes", "paper"), rows)))
+
+
+@lifl.command(name="figure4")
+@click.option("--model", type=click.Choice(list(MODELS)), default="resnet152", show_default=True)
+@_size_option
+@_update_bytes_option
+@click.option(
+    "--updates",
+    default=figure4.UPDATES,
+    show_default=True,
+    type=click.IntRange(2, 64),
+    help="Trainers, one update each.",
+)
+@json_option
+def figure4_command(model: str, parameters: int | None, each: int, updates: int, as_json: bool) -> None:
+    """The paper's Figures 4 and 7(c), measured: a round's aggregation by ours, by leaves and a top over gRPC (WH), and
+    by one aggregator over gRPC (NH)."""
+    with told_plainly(), ended_in_order():
+        setting = setting_of(model, parameters, each, updates)
+        with progress() as tell:
+            found, failures = figure4.figure4(setting, tell)
+        _show(found, lambda: [figure4.to_table(found, setting)], failures, as_json=as_json)
+
+
+@lifl.command(name="figure7")
+@_models_option
+@_size_option
+@_update_bytes_option
+@_repeats_option
+@json_option
+def figure7_command(models: str, parameters: int | None, each: int, repeats: int, as_json: bool) -> None:
+    """The paper's Figure 7(a, b), measured: one update from a leaf to the top, in shared memory (ours), by gRPC (SF),
+    and past a broker and proxies (SL). Its 7(c) is with figure4."""
+    with told_plainly(), ended_in_order():
+        settings = _models(models, parameters, each)
+        with progress() as tell:
+            found, failures = figure7.figure7(settings, repeats, tell)
+        _show(found, lambda: figure7.to_tables(found), failures, as_json=as_json)
 
 
 @lifl.command()
@@ -145,6 +199,48 @@ def figure10(window: float, seed: int, each: int, parameters: int, as_json: bool
         return [dataclasses.asdict(one) for one in found], [workload.figure10_table(one) for one in found]
 
     _measured(parameters, as_json, make, with_hops=True)
+
+
+@lifl.command(name="figure13")
+@_models_option
+@_size_option
+@_update_bytes_option
+@_repeats_option
+@json_option
+def figure13_command(models: str, parameters: int | None, each: int, repeats: int, as_json: bool) -> None:
+    """The paper's Figure 13, measured: one update from a client to the aggregator, through the gateways (ours), into
+    its own queue (SF-mono), past a broker (SF-micro), and a proxy besides (SL-B): delay, processors, memory."""
+    with told_plainly(), ended_in_order():
+        settings = _models(models, parameters, each)
+        with progress() as tell:
+            found, failures = figure13.figure13(settings, repeats, tell)
+        _show(found, lambda: figure13.to_tables(found), failures, as_json=as_json)
+
+
+def _models(models: str, parameters: int | None, each: int) -> list[AggregateSetting]:
+    """Whose updates are measured.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    names = [name.strip() for name in models.split(",")]
+    for name in names:
+        if name not in MODELS:
+            told = f"--models: there is no model {name!r}."
+            raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, told, f"Models: {', '.join(MODELS)}.")
+    return [setting_of(name, parameters, each, 2) for name in names[: 1 if parameters else None]]
+
+
+def _show(
+    rows: Sequence[Any], tables: Callable[[], Sequence[DataTable]], failures: Mapping[str, str], *, as_json: bool
+) -> None:
+    """Print what was measured, and end."""
+    if as_json:
+        click.echo(json.dumps({"rows": [dataclasses.asdict(each) for each in rows]}, indent=2))
+    elif rows:
+        for table in tables():
+            console().print(terminal_table(table))
+    end_with(failures)
 
 
 def _measured(
