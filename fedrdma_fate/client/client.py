@@ -19,6 +19,7 @@ from fedrdma_fate.client.protocol import (
     Begun,
     Commit,
     Done,
+    ExpectSum,
     Forget,
     Get,
     GotInline,
@@ -415,6 +416,18 @@ class GatewayClient:
             raise
         own.received(summed.lease, mapped)
         return ReceivedSum(summed, mapped)
+
+    def expect_sum(self, name: str, sources: Sequence[Party]) -> None:
+        """Sums of what these parties send under this name will be asked for, so that their sites know before they send.
+
+        Args:
+            name: FATE's message name.
+            sources: the parties, in the order of their ranks.
+
+        Raises:
+            GatewayError: WRONG_PARTY, GATEWAY_STOPPING or GATEWAY_UNREACHABLE.
+        """
+        self._call(ExpectSum(name, tuple(sources)), Done)
 
     def leave(self) -> None:
         """The party leaves the session: what is still waiting for it is dropped."""

@@ -23,7 +23,7 @@ from fedrdma_fate.wire.frames import (
 )
 from fedrdma_fate.wire.summand import MOST_ARRAYS, Shape
 
-CLIENT_PROTOCOL_VERSION = 11
+CLIENT_PROTOCOL_VERSION = 12
 
 LENGTH_PREFIX = struct.Struct("<I")
 MAX_FRAME_BYTES = INLINE_LIMIT_BYTES + 1024 * 1024
@@ -256,6 +256,18 @@ class Sum(_Message, frozen=True, tag="sum"):
     number: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
+class ExpectSum(_Message, frozen=True, tag="expect-sum"):
+    """The task will ask for sums of what these parties send under one name, with tags that it does not know yet.
+
+    Attributes:
+        name: FATE's message name.
+        sources: the parties, in the order of their ranks.
+    """
+
+    name: str
+    sources: Annotated[tuple[Party, ...], msgspec.Meta(min_length=1, max_length=MOST_PARTIES)]
+
+
 class ReleaseLeases(_Message, frozen=True, tag="release"):
     """Give leases back; unknown ones are ignored."""
 
@@ -311,6 +323,7 @@ Request = (
     | Get
     | Forget
     | Sum
+    | ExpectSum
     | ReleaseLeases
     | ReturnLease
     | Leave

@@ -32,7 +32,7 @@ from fedrdma_fate.fate.outbox import Outbox
 from fedrdma_fate.fate.serialise import plan_object
 from fedrdma_fate.fate.settings import FederationOptions
 from fedrdma_fate.fate.small_tables import make_small
-from fedrdma_fate.fate.sums import ExpectedSum, PulledSummand, footer_for, install_sums
+from fedrdma_fate.fate.sums import ExpectedSum, PulledSummand, footer_for, install_sums, install_sums_ahead
 from fedrdma_fate.fate.unpickler import names_with
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MOST_LOSS_SHARE, Party
@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 _AGGREGATION = "fate.arch.protocol.secure_aggregation._secure_aggregation"
 """FATE's module of the server whose loop gets masked updates."""
+
+_AGGREGATORS = "fate.ml.aggregator.base"
+"""That of what makes it."""
 
 _REMEMBERED_MISSING = 4096
 """Messages of which it is remembered what is missing: a round of as many parties as one session has."""
@@ -139,6 +142,8 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
             # where it was imported before us, or there is no extension
             install_sums(aggregation.SecureAggregatorServer)
             install_aggregation(aggregation)
+        if (aggregators := sys.modules.get(_AGGREGATORS)) is not None:
+            install_sums_ahead(aggregators.BaseAggregatorServer)
         self._outbox = Outbox(self._client, self._connector, self._options.put_timeout)
         self._thread = threading.local()
         self._tolerant_messages = 0
@@ -295,6 +300,11 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
             yield
         finally:
             del self._expected[name, tag]
+
+    def expect_sums(self, name: str, parties: Sequence[PartyTuple]) -> None:
+        """The sites of these parties are told that sums of what they send under this name will be asked for."""
+        if self._options.sums:
+            self._client.expect_sum(name, [to_party(party) for party in parties])
 
     def load_bytes(self, content: bytes, ctx: Any, name: str, tag: str, party: PartyTuple) -> Any:
         """The object in pulled bytes that FATE's own pickler wrote.

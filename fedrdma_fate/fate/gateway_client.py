@@ -62,6 +62,10 @@ class Client(Protocol):
         """Wait for the sum of what these parties send, `timeout` seconds at most, None for ever."""
         ...
 
+    def expect_sum(self, name: str, sources: Sequence[Party]) -> None:
+        """Such sums will be asked for."""
+        ...
+
     def leave(self) -> None:
         """This party leaves the session."""
         ...
@@ -187,6 +191,10 @@ class SoloClient:
     ) -> ReceivedSum | NotSummed:
         """Nothing will come."""
         del timeout
+        raise self._problem
+
+    def expect_sum(self, _name: str, _sources: Sequence[Party]) -> None:
+        """Nothing will come."""
         raise self._problem
 
     def leave(self) -> None:

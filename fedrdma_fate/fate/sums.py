@@ -238,6 +238,10 @@ class SummingFederation(Protocol):
         """While this is entered, what parties send under this name is summed before it is got."""
         ...
 
+    def expect_sums(self, name: str, parties: Sequence[PartyTuple]) -> None:
+        """Such sums will be asked for."""
+        ...
+
 
 @contextmanager
 def no_sum() -> Iterator[None]:
@@ -258,6 +262,37 @@ def install_sums(server: Any) -> None:
 
     server.secure_aggregate = secure_aggregate
     setattr(server, _INSTALLED, True)
+
+
+def install_sums_ahead(server: Any) -> None:
+    """Wrap the constructor of FATE's `BaseAggregatorServer`; may be repeated.
+
+    It gets every client's weight first, and then tells each client its own, which most wait for. So what is told before
+    it runs is at their sites before any of them sends an update.
+    """
+    if hasattr(server, _INSTALLED):
+        return
+    original = server.__init__
+
+    @functools.wraps(original)
+    def construct(self: Any, ctx: Any, aggregator_name: Any = None, is_mock: Any = True) -> None:
+        if not is_mock:
+            _expect(ctx, aggregator_name)
+        original(self, ctx, aggregator_name, is_mock)
+
+    server.__init__ = construct
+    setattr(server, _INSTALLED, True)
+
+
+def _expect(ctx: Any, aggregator_name: str | None) -> None:
+    """What the server's model aggregator will be asked to sum; losses are too small."""
+    federation = ctx.federation
+    if not isinstance(federation, SummingFederation):
+        return
+    parties = [ctx.parties[rank].party for rank in (ctx.guest.rank, *ctx.hosts.ranks)]
+    if len(parties) > 1:
+        prefix = "default" if aggregator_name is None else aggregator_name
+        federation.expect_sums(f"{prefix}_model_{MASKED_NAME}", parties)
 
 
 def _summing(server: Any, ctx: Any, ranks: Any) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Protocol
 
-from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, SumOrder, SumOrders
+from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, Party, SumOrder, SumOrders
 
 _NUMBER_BITS = 48
 """Of the number of the first order: those of an earlier run are others."""
@@ -36,6 +36,8 @@ class StandingSumOrders:
     def __init__(self) -> None:
         self._sites: dict[str, OrderedSite] = {}
         self._orders: dict[int, tuple[str, SumOrder]] = {}
+        # orders ahead: whose task has placed each
+        self._ahead: dict[int, str] = {}
         self._numbers = itertools.count(secrets.randbits(_NUMBER_BITS))
 
     def register(self, name: str, site: OrderedSite) -> None:
@@ -49,15 +51,57 @@ class StandingSumOrders:
 
     def place(self, name: str, order: SumOrder) -> int | None:
         """Ask a site for a sum; the number of the order, which is not that of `order`. None where it has too many."""
+        if not self._has_room(name, order):
+            # those ahead are the ones that one can do without
+            for number in [number for number in self._ahead if self._orders[number][0] == name]:
+                self._drop(number)
+            if not self._has_room(name, order):
+                return None
+        number = self._add(name, order)
+        self.tell(name)
+        return number
+
+    def _has_room(self, name: str, order: SumOrder) -> bool:
         standing = self._of(name)
         sources = sum(len(each.sources) for each in standing) + len(order.sources)
-        if len(standing) >= MOST_SUM_ORDERS or sources > MOST_PARTIES:
-            return None
+        return len(standing) < MOST_SUM_ORDERS and sources <= MOST_PARTIES
+
+    def _add(self, name: str, order: SumOrder) -> int:
         number = next(self._numbers)
         placed = SumOrder(number, order.session, order.name, order.tag, order.destination, order.sources, order.parties)
         self._orders[number] = name, placed
-        self.tell(name)
         return number
+
+    def _drop(self, number: int) -> str:
+        self._ahead.pop(number, None)
+        return self._orders.pop(number)[0]
+
+    def place_ahead(self, name: str, order: SumOrder, owner: str) -> None:
+        """Tell a site what it will be asked for, be it connected now or later, until that is asked for.
+
+        Args:
+            name: of the site.
+            order: with NEXT_TAG; its number does not count.
+            owner: client id of the task that will ask.
+        """
+        if name not in self._sites or not self._has_room(name, order):
+            return
+        self._ahead[self._add(name, order)] = owner
+        self.tell(name)
+
+    def asked(self, session: str, name: str, destination: Party) -> None:
+        """Such sums are asked for now: of them nothing stands ahead any more."""
+        of_it = session, name, destination
+        orders = {number: self._orders[number][1] for number in self._ahead}
+        self._end_ahead([n for n, each in orders.items() if (each.session, each.name, each.destination) == of_it])
+
+    def gone(self, owner: str) -> None:
+        """A task is gone, and will ask for nothing."""
+        self._end_ahead([number for number, by in self._ahead.items() if by == owner])
+
+    def _end_ahead(self, numbers: Sequence[int]) -> None:
+        for name in {self._drop(number) for number in numbers}:
+            self.tell(name)
 
     def withdraw(self, number: int) -> None:
         """It is not asked for any more: what the site has kept back for it comes alone. May be repeated."""

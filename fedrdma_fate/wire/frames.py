@@ -604,7 +604,7 @@ class SumOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         number: of the order, unique for the sender's incarnation.
         session: of the messages, as are `name`, `tag` and `destination`.
         name: see there.
-        tag: see there.
+        tag: see there; `site_sum.NEXT_TAG` where it is not known yet.
         destination: see there.
         sources: the parties that send them, in the order of their ranks.
         parties: how many the whole sum has, with those of other sites.

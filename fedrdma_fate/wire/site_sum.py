@@ -39,6 +39,9 @@ SITE_SUM_END_BYTES = _END.size
 _NAME_SUFFIX = " (sum of a site)"
 """Behind the name of the messages that are in it: no name of a task's has that."""
 
+NEXT_TAG = " (next)"
+"""Tag of an order that is placed before one knows the tag of what is to be summed: of the next one under its name."""
+
 MOST_TRANSFER = 1 << 62
 """Numbers of transfers begin below 2**52."""
 

@@ -14,11 +14,13 @@ import pytest
 from fate.arch.computing.backends.standalone import CSession
 from fate.arch.context import Context
 from fate.arch.protocol.secure_aggregation import SecureAggregatorClient, SecureAggregatorServer
+from fate.ml import aggregator as ml
 
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.settings import FederationOptions
+from fedrdma_fate.gateway.tasks.site_sums import SiteSums
 from tests.support.gateways import PartyTuple
-from tests.support.sites import Site, eventually, start_gateways
+from tests.support.sites import InThread, Site, Sites, eventually, start_gateways
 
 pytestmark = pytest.mark.fate
 
@@ -37,7 +39,8 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
                     {"a": ["arbiter:9", "guest:1"], "b": ["host:2", "host:3", "host:4"]},
                     tmp_path_factory.mktemp(order),
                     memory={"send_bytes": "16MiB", "receive_bytes": "16MiB"},
-                    aggregate={"sums": True, "order": order},
+                    # a busy host is no reason for a site to wait no longer
+                    aggregate={"sums": True, "order": order, "site_wait": 60.0},
                 )
             )
             for order in ("exact", "rank")
@@ -49,7 +52,7 @@ class Job:
 
     def __init__(self, sites: dict[str, Site], name: str, home: Path, stack: ExitStack, **options: Any) -> None:
         everybody = [*CLIENTS, ARBITER]
-        self._contexts = []
+        self.contexts = []
         for party in everybody:
             computing = CSession(f"{name}_{'_'.join(party)}", data_dir=str(home), options={"task_cores": 1})
             site = sites["a" if party in (ARBITER, CLIENTS[0]) else "b"]
@@ -57,11 +60,11 @@ class Job:
             federation = FedRDMAFederation(name, computing, party, everybody, site.address, settings)
             context = Context(computing=computing, federation=federation)
             stack.callback(context.destroy)
-            self._contexts.append(context)
+            self.contexts.append(context)
 
     @property
     def arbiter(self) -> Context:
-        return self._contexts[-1]
+        return self.contexts[-1]
 
     def aggregate(
         self, arrays: list[list[Any]], *, weights: list[Any] = WEIGHTS, ranks: Any = None, rounds: int = 1
@@ -69,7 +72,7 @@ class Job:
         """What the server and each client have after secure aggregation; the last party comes first."""
 
         def client(number: int) -> Any:
-            context, aggregator = self._contexts[number], SecureAggregatorClient(prefix="model")
+            context, aggregator = self.contexts[number], SecureAggregatorClient(prefix="model")
             aggregator.dh_exchange(context, RANKS)
             for _, its in context.ctxs_range(rounds):
                 result = aggregator.secure_aggregate(its, arrays[number], weights[number])
@@ -142,6 +145,53 @@ def test_the_aggregate_goes_to_a_site_once_for_all_its_clients(
 
     eventually(lambda: len(transports()) == 3)
     assert transports() == ["", "", "tcp"]
+
+
+def test_the_first_round_is_summed_at_the_site_as_the_second_is_though_all_clients_are_there_before_the_arbiter(
+    make_job: Any, sites: dict[str, dict[str, Site]], request: pytest.FixtureRequest
+) -> None:
+    job, there = make_job("exact"), sites["exact"]
+    assert isinstance(there, Sites)
+    runner = there.runner
+    assert isinstance(runner, InThread)
+
+    async def kept_back() -> int:
+        assembly = runner.gateways["b"]._assembly
+        assert assembly is not None
+        sums = assembly.peers["a"].site_sums
+        assert isinstance(sums, SiteSums)
+        return sum(len(each._kept) for (round_, _), each in sums._expected["a"].items() if round_[0] == name)
+
+    name = request.node.name
+
+    def come() -> dict[str, list[int]]:
+        """Bytes of what came over the network, by its tag; the guest is of the arbiter's own site."""
+        found: dict[str, list[int]] = {}
+        for each in there["a"].events("delivered"):
+            if each["session"] == name and "model_mixed" in each["name"] and each["transport"] == "tcp":
+                found.setdefault(each["tag"], []).append(each["bytes"])
+        return found
+
+    def client(number: int) -> None:
+        context = job.contexts[number]
+        aggregator = ml.SecureAggregatorClient(context, "fedavg", "weighted_mean", sample_num=number + 1)
+        for _, its in context.ctxs_range(2):
+            aggregator.model_aggregation(its, updates()[number])
+
+    def server() -> None:
+        aggregator = ml.SecureAggregatorServer(job.arbiter, "fedavg")
+        for _, its in job.arbiter.ctxs_range(2):
+            eventually(lambda: runner.run(kept_back()) == 3, 60.0)
+            aggregator.model_aggregation(its)
+
+    with ThreadPoolExecutor(5) as pool:
+        for future in [pool.submit(server), *(pool.submit(client, number) for number in RANKS)]:
+            future.result(timeout=60)
+
+    eventually(lambda: len(come()) == 2)
+    first, second = come().values()
+    assert first == second
+    assert len(first) == 1
 
 
 def test_by_rank_the_server_has_the_same_bits_as_fate_without_us(

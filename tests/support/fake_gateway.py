@@ -101,6 +101,7 @@ class FakeClient:
     digests_wanted: bool = True
     losses: list[LossTolerance] = dataclasses.field(default_factory=list)
     tolerated: dict[tuple[str, Party], float] = dataclasses.field(default_factory=dict)
+    expected_sums: list[tuple[str, tuple[Party, ...]]] = dataclasses.field(default_factory=list)
 
     def lease(self, total_bytes: int, *, timeout: float | None = None) -> FakeLease:
         self.waits.append(timeout)
@@ -164,6 +165,9 @@ class FakeClient:
     def get_sum(self, name: str, tag: str, sources: Sequence[Party], *, timeout: float | None = None) -> NotSummed:
         del name, tag, sources, timeout
         return NotSummed("this gateway does not add", expected=False)
+
+    def expect_sum(self, name: str, sources: Sequence[Party]) -> None:
+        self.expected_sums.append((name, tuple(sources)))
 
     def leave(self) -> None:
         self.left = True

@@ -144,8 +144,8 @@ BOUNDS: dict[str, dict[str, str]] = {
     "REMEMBERED_CROWDS": {"core/shares/receive_shares.py:ReceiveShares": "_crowds"},
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
     "MOST_SUM_ORDERS of each peer": {
-        "gateway/sum_orders.py:StandingSumOrders": "_orders",
-        "gateway/tasks/site_sums.py:SiteSums": "_sums _asked _expected",
+        "gateway/sum_orders.py:StandingSumOrders": "_orders _ahead",
+        "gateway/tasks/site_sums.py:SiteSums": "_sums _asked _expected _ahead",
     },
     "MOST_PARTIES: of one sum": {
         "gateway/tasks/sums.py:_RunningSum": "_here _takes _sum_takes",

@@ -1,4 +1,4 @@
-"""FATE's aggregation: its server asks the gateway for sums before its own loop runs, and knows holes."""
+"""FATE's aggregation: its server asks the gateway for sums before its own loop runs, says so ahead, and knows holes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def _extend_server(module: ModuleType) -> None:
     install_aggregation(module)
 
 
+def _extend_constructor(module: ModuleType) -> None:
+    from fedrdma_fate.fate.sums import install_sums_ahead
+
+    install_sums_ahead(module.BaseAggregatorServer)
+
+
 EXTENSIONS = (
     Extension(
         "fate.arch.protocol.secure_aggregation._secure_aggregation",
@@ -30,4 +36,5 @@ EXTENSIONS = (
         ),
         _extend_server,
     ),
+    Extension("fate.ml.aggregator.base", ("BaseAggregatorServer.__init__",), _extend_constructor),
 )

@@ -310,16 +310,17 @@ class Peer:
         self._compare_journal(hello.journal)
         self.paths.online(role)
         self.main_path.online()
+        if self.site_sums is not None and not hello.site_sums:
+            # an older version now, or it adds no more: it has no orders
+            self.site_sums.on_orders(self.config.site, ())
+        # ahead of messages, which may be what its parties wait for before they send what is to be summed
+        self._context.sum_orders.tell(self.config.site)
         self.sending.hand_over()
         self.sending.resend_small()
         if self.session_talk is not None:
             self.session_talk.online(self.config.site)
         if self.flow_talk is not None:
             self.flow_talk.online()
-        if self.site_sums is not None and not hello.site_sums:
-            # an older version now, or it adds no more: it has no orders
-            self.site_sums.on_orders(self.config.site, ())
-        self._context.sum_orders.tell(self.config.site)
         self.receiving.tell_lost()
         self.send(Ping(time.monotonic()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +22,7 @@ from fedrdma_fate.client.protocol import (
     Commit,
     Done,
     DropSession,
+    ExpectSum,
     Forget,
     Get,
     GoOn,
@@ -45,14 +46,14 @@ from fedrdma_fate.client.protocol import (
     Tolerate,
     Written,
 )
-from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.sessions import Engine, Pull
 from fedrdma_fate.gateway.messages.tolerances import Round
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.spilling import make_room
-from fedrdma_fate.gateway.tasks.given_back import forget, give_back
+from fedrdma_fate.gateway.tasks.given_back import forget, give_back, incomplete_error
 from fedrdma_fate.gateway.tasks.held_memory import lies_in
+from fedrdma_fate.gateway.tasks.ordered_sums import order_ahead
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, checked_key
 from fedrdma_fate.gateway.tasks.session_list import dropped_document
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor, WithSequel
@@ -64,6 +65,7 @@ from fedrdma_fate.memory.region import region_unusable
 from fedrdma_fate.memory.shared_slots import hold_range
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey, Party
+from fedrdma_fate.wire.site_sum import NEXT_TAG
 
 if TYPE_CHECKING:
     from fedrdma_fate.gateway.tasks.server import TaskServer
@@ -136,6 +138,8 @@ class TaskConversation:
                 return self._forget(request, self._attached.attach)
             case Sum():
                 return self._sum(request, self._attached)
+            case ExpectSum():
+                return self._expect_sum(request, self._attached)
             case Leave():
                 return self._leave(self._attached.attach)
 
@@ -416,9 +420,7 @@ class TaskConversation:
         return WithDescriptor(reply, descriptor, lambda: self._not_handed_over(task, number))
 
     async def _sum(self, request: Sum, task: Task) -> Answer:
-        keys = [self._key_to_get(request.name, request.tag, source, task.attach) for source in request.sources]
-        if len(set(keys)) < len(keys):
-            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a sum names one party twice.")
+        keys = self._keys_to_sum(request.name, request.tag, request.sources, task)
         with self._server.waiting(self, put=False):
             outcome: SumOutcome | NotSummed | None = task.take_returned_sum(keys)
             if outcome is None:
@@ -446,6 +448,17 @@ class TaskConversation:
             outcome.unfinished,
         )
         return WithDescriptor(reply, descriptor, lambda: self._not_handed_over(task, number))
+
+    def _expect_sum(self, request: ExpectSum, task: Task) -> Reply:
+        keys = self._keys_to_sum(request.name, NEXT_TAG, request.sources, task)
+        order_ahead(self._context, keys, task.attach.client)
+        return Done()
+
+    def _keys_to_sum(self, name: str, tag: str, sources: Sequence[Party], task: Task) -> list[MessageKey]:
+        keys = [self._key_to_get(name, tag, source, task.attach) for source in sources]
+        if len(set(keys)) < len(keys):
+            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a sum names one party twice.")
+        return keys
 
     def _return(self, lease: int, task: Task) -> Reply:
         # where and how a sum of an earlier run can be given again, only its journal said
@@ -484,13 +497,3 @@ async def _when_moved(moves: list[asyncio.Task[None]]) -> Reply:
     if moves:
         await asyncio.wait(moves)
     return Done()
-
-
-def incomplete_error(message: Message) -> GatewayError:
-    """The error for a task that gets a message with holes, and does not expect them."""
-    missing = bytes_in(message.missing)
-    return GatewayError(
-        ErrorCode.MESSAGE_INCOMPLETE,
-        f"{missing} of {message.total_bytes} bytes of {message.key} are missing, as this task has let them be.",
-        "Get it inside `with federation.tolerating(...)`, as was said before.",
-    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fedrdma_fate.core.held import bytes_in
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 
 
@@ -27,3 +29,13 @@ def forget(context: GatewayContext, session: str, party: Party, source: Party, p
     for message in gone:
         mailbox.sessions.note_pull(message.key)
         mailbox.discard(message.key)
+
+
+def incomplete_error(message: Message) -> GatewayError:
+    """The error for a task that gets a message with holes, and does not expect them."""
+    missing = bytes_in(message.missing)
+    return GatewayError(
+        ErrorCode.MESSAGE_INCOMPLETE,
+        f"{missing} of {message.total_bytes} bytes of {message.key} are missing, as this task has let them be.",
+        "Get it inside `with federation.tolerating(...)`, as was said before.",
+    )

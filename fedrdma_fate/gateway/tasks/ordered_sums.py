@@ -7,12 +7,13 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 
+from fedrdma_fate.core.fold import Order
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, read_site_sum
 from fedrdma_fate.wire.frames import MessageKey, Party, SumOrder
-from fedrdma_fate.wire.site_sum import SiteSum, site_sum_key
+from fedrdma_fate.wire.site_sum import NEXT_TAG, SiteSum, site_sum_key
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,6 +27,27 @@ class _Ordered:
 
     site: str
     number: int | None
+
+
+def order_ahead(context: GatewayContext, keys: Sequence[MessageKey], owner: str) -> None:
+    """Tell each site with two or more of these parties that the sum of theirs will be asked for.
+
+    Args:
+        context: the gateway's.
+        keys: messages of the sum, in the order of their ranks; their tag does not count.
+        owner: client id of the task that will ask.
+    """
+    aggregate = context.config.aggregate
+    if not (aggregate.sums and aggregate.site_sums) or Order(aggregate.order) is not Order.EXACT:
+        return
+    of_site: defaultdict[str, list[Party]] = defaultdict(list)
+    for key in keys:
+        of_site[context.routes.find(key.source) or ""].append(key.source)
+    first = keys[0]
+    for site, sources in of_site.items():
+        if len(sources) > 1:
+            order = SumOrder(0, first.session, first.name, NEXT_TAG, first.destination, tuple(sources), len(keys))
+            context.sum_orders.place_ahead(site, order, owner)
 
 
 class OrderedSums:
@@ -63,6 +85,8 @@ class OrderedSums:
             self._orders[here] = _Ordered(self._site_of(here.source), None)
         if not self._context.config.aggregate.site_sums:
             return
+        asked = self._keys[0]
+        self._context.sum_orders.asked(asked.session, asked.name, asked.destination)
         orders, mailbox = self._context.sum_orders, self._context.mailbox
         of_site: defaultdict[str, list[Party]] = defaultdict(list)
         for party in awaited:

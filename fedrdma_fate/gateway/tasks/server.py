@@ -200,6 +200,7 @@ class TaskServer:
     def _end(self, task: Task) -> None:
         attach = task.attach
         del self._tasks[attach.client]
+        self.context.sum_orders.gone(attach.client)
         held = task.release_all()
         for key, got in task.take_pulls():
             # whether or not it has got them, it has pulled them, and nobody else does

@@ -3,8 +3,9 @@
 Whatever goes wrong, each message that was kept back is still what it was, and goes alone. What is told to be in the sum
 at the other site is delivered, which ends it here as if it had gone alone.
 
-Who was asked for a sum once is likely asked for one of the same messages in the next round, under another tag. So what
-comes for it before that is kept back, too, and added; it is sent as a sum when it was asked for.
+Who was asked for a sum once is likely asked for one of the same messages in the next round, under another tag; and who
+was told ahead, in the first one. So what comes for it before that is kept back, too, and added; it is sent as a sum
+when it was asked for.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import hold_range
 from fedrdma_fate.wire.errors import MemoryPoolError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MOST_PARTIES, MOST_SUM_ORDERS, MessageKey, Party, SumOrder
-from fedrdma_fate.wire.site_sum import MOST_TRANSFER, Part, SiteSum, encode_site_sum, site_sum_key
+from fedrdma_fate.wire.site_sum import MOST_TRANSFER, NEXT_TAG, Part, SiteSum, encode_site_sum, site_sum_key
 from fedrdma_fate.wire.summand import NoSummandError, Shape, Summand, planes_bytes
 
 logger = logging.getLogger(__name__)
@@ -87,11 +88,18 @@ class SiteSums:
         # what was asked for last of each, and what is kept back to be asked for, by its tag
         self._asked: dict[str, OrderedDict[_Round, SumOrder]] = {site: OrderedDict() for site in peers}
         self._expected: dict[str, dict[tuple[_Round, str], _SiteSum]] = {site: {} for site in peers}
+        # numbers of orders ahead that stand, and are known
+        self._ahead: dict[str, set[int]] = {site: set() for site in peers}
         self._ids = itertools.count((1 << _ID_BITS) + secrets.randbits(_ID_BITS))
 
     def on_orders(self, site: str, orders: Sequence[SumOrder]) -> None:
         """See `SiteSumTalk`."""
         standing, sums = {order.number: order for order in self._allowed(site, orders)}, self._sums[site]
+        ahead = {number: standing.pop(number) for number, order in [*standing.items()] if order.tag == NEXT_TAG}
+        for number, order in ahead.items():
+            if number not in self._ahead[site]:
+                self._remember(site, order)
+        self._ahead[site] = set(ahead)
         for number in [number for number in sums if number not in standing]:
             sums.pop(number).end()
         for number, order in standing.items():
@@ -112,6 +120,12 @@ class SiteSums:
 
     def _remember(self, site: str, order: SumOrder) -> None:
         asked = self._asked[site]
+        known = asked.get(_round_of(order))
+        if known is not None and known.parties == order.parties:
+            # who came too early to be asked for is likely in time for the next one
+            sources = dict.fromkeys([*known.sources, *order.sources])
+            if len(sources) <= MOST_PARTIES:
+                order = msgspec.structs.replace(order, sources=tuple(sources))
         asked[_round_of(order)] = order
         asked.move_to_end(_round_of(order))
         while len(asked) > MOST_SUM_ORDERS:

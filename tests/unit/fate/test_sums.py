@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fate.ml import aggregator as ml
+from fate.ml.aggregator.base import BaseAggregatorServer
 
 from fedrdma_fate.aggregate.accumulator import Accumulator
 from fedrdma_fate.aggregate.arithmetic import adder_for
@@ -13,7 +16,7 @@ from fedrdma_fate.aggregate.place import PLANES_AT, accumulator_bytes
 from fedrdma_fate.client.client import Received, ReceivedSum
 from fedrdma_fate.client.protocol import Summed, Unfinished
 from fedrdma_fate.core.fold import Order
-from fedrdma_fate.fate.sums import ExpectedSum
+from fedrdma_fate.fate.sums import ExpectedSum, install_sums_ahead
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 from fedrdma_fate.wire.summand import planes_bytes, planes_of
@@ -68,3 +71,77 @@ def test_a_get_that_failed_before_its_sum_was_finished_may_be_repeated_and_nobod
     assert loaded[0][1] == 2.0
     assert loaded[1] == ([], None)
     assert gateway.asked == 1
+
+
+class Federation:
+    """Notes what it is told ahead."""
+
+    def __init__(self, told: list[Any]) -> None:
+        self.told = told
+
+    def summing(self, *_: Any) -> Any:
+        raise AssertionError
+
+    def expect_sums(self, name: str, parties: Sequence[Any]) -> None:
+        self.told.append((name, list(parties)))
+
+
+class Members(list[Any]):
+    """Parties of a job, as FATE's context has them, that send weights."""
+
+    def __init__(self, parties: Sequence[Any], first_rank: int, told: list[Any]) -> None:
+        super().__init__(parties)
+        self.told = told
+        self.ranks = [first_rank + number for number in range(len(parties))]
+        self.rank = first_rank
+
+    def get(self, _name: str) -> Any:
+        self.told.append("weights are got")
+        return [1.0] * len(self) if self.rank else 1.0
+
+    def put(self, _name: str, _value: Any) -> None:
+        self.told.append("weights are told")
+
+    def __getitem__(self, _number: Any) -> Any:
+        return self
+
+
+def context_of(hosts: int, federation: type | None = Federation) -> tuple[Any, list[Any]]:
+    """What FATE gives its server, and what happens there."""
+    told: list[Any] = []
+    everybody = [
+        SimpleNamespace(party=("guest", "7")),
+        *(SimpleNamespace(party=("host", str(n))) for n in range(hosts)),
+    ]
+    made = SimpleNamespace(
+        federation=object() if federation is None else federation(told),
+        parties=everybody,
+        guest=Members(everybody[:1], 0, told),
+        hosts=Members(everybody[1:], 1, told),
+    )
+    return made, told
+
+
+@pytest.mark.parametrize("name", [None, "fedavg"])
+def test_fates_server_says_ahead_what_its_model_aggregator_will_sum_before_any_client_goes_on(name: str | None) -> None:
+    install_sums_ahead(BaseAggregatorServer)
+    install_sums_ahead(BaseAggregatorServer)
+    ctx, told = context_of(2)
+    server = ml.SecureAggregatorServer(ctx, aggregator_name=name)
+    aggregator = server.model_aggregator
+    expected = aggregator._get_name(aggregator._send_name)
+    assert told[0] == (expected, [ctx.parties[rank].party for rank in aggregator.ranks])
+    assert told[1] == "weights are got"
+    assert sum(isinstance(each, tuple) for each in told) == 1
+
+
+def test_nothing_is_said_ahead_without_masks_of_one_client_or_over_another_federation() -> None:
+    install_sums_ahead(BaseAggregatorServer)
+    for make, (ctx, told) in (
+        (ml.PlainTextAggregatorServer, context_of(2)),
+        (ml.SecureAggregatorServer, context_of(0)),
+        (ml.SecureAggregatorServer, context_of(2, None)),
+    ):
+        make(ctx, aggregator_name="fedavg")
+        assert not any(isinstance(each, tuple) for each in told)
+        assert told

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.gateway.tasks.site_sums import SiteSums
+from fedrdma_fate.wire.frames import SumOrder, SumOrders
+from fedrdma_fate.wire.site_sum import NEXT_TAG
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
 from tests.support.summands import SHAPES, bits, masked, pairs_in, written
 
@@ -98,6 +101,35 @@ class Session:
 
         return runner.run(asked())
 
+    def bytes_come(self, tag: str) -> int:
+        """Of payloads, to the arbiter's site."""
+        delivered = self.sites["a"].events("delivered")
+        return sum(each["bytes"] for each in delivered if (each["session"], each["tag"]) == (self.name, tag))
+
+    def expect(self, at: str = "bc") -> None:
+        """Say ahead that sums will be asked for, until these sites know."""
+        self.arbiter.expect_sum("masked", SOURCES)
+        for site in at:
+            eventually(lambda site=site: self.knows_ahead(site))
+
+    def knows_ahead(self, site: str) -> bool:
+        """Whether it keeps back what comes."""
+        rounds = self.on_loop(site, lambda sums: list(sums._asked["a"]))
+        return any(session == self.name for session, _, _ in rounds)
+
+    def ahead(self) -> int:
+        """Orders ahead that stand at the arbiter's site."""
+        runner = self.sites.runner
+        assert isinstance(runner, InThread)
+
+        async def asked() -> int:
+            assembly = runner.gateways["a"]._assembly
+            assert assembly is not None
+            orders = assembly.context.sum_orders
+            return sum(orders._orders[number][1].session == self.name for number in orders._ahead)
+
+        return runner.run(asked())
+
     def kept_back(self, site: str) -> int:
         """Sums that the site expects to be asked for."""
         return int(self.on_loop(site, lambda sums: len(sums._expected["a"])))
@@ -149,7 +181,6 @@ def test_an_order_of_fewer_does_not_keep_the_others_out_of_the_next_round(
     eventually(lambda: session.orders_at("b") > 0)
     session.push("r1", range(1, 6))
     assert isinstance(future.result(timeout=120), ReceivedSum)
-    # of b, who is asked for two of three, the first goes alone again, and everybody counts once
     assert session.round("r2", before=(1, 2, 3, 4, 5)) == right
     assert session.round("r3", before=(0, 1, 2, 3, 4, 5)) == right
     for site in OF_SITE:
@@ -206,3 +237,122 @@ def test_a_session_that_ends_leaves_nothing_kept_back(make_session: Callable[...
     session.on_loop("b", lambda sums: [each.end() for each in list(sums._expected["a"].values())])
     eventually(lambda: session.kept_back("b") == 0)
     eventually(lambda: session.sites["b"].pool("send")["slots"] == 0)
+
+
+def test_what_was_said_ahead_has_the_first_round_summed_though_all_come_before_the_sum_is_asked_for(
+    make_session: Callable[..., Session], right: Any
+) -> None:
+    session = make_session()
+    session.expect()
+    assert session.ahead() == 2
+    for tag in ("r1", "r2"):
+        assert session.round(tag, before=range(6)) == right
+        eventually(lambda tag=tag: session.come(tag) == (2, 0))
+    assert session.bytes_come("r1") == session.bytes_come("r2") > 0
+    assert session.ahead() == 0
+    for site in OF_SITE:
+        assert session.kept_back(site) == 0
+        eventually(lambda site=site: session.sites[site].pool("send")["slots"] == 0)
+
+
+def test_who_has_sent_before_it_was_said_ahead_comes_alone_and_the_others_of_its_site_in_a_sum(
+    make_session: Callable[..., Session], right: Any
+) -> None:
+    session = make_session()
+    session.push("r1", (0, 3, 4))
+    eventually(lambda: session.come("r1") == (0, 3))
+    session.expect()
+    # of c one is left, which is no sum
+    session.push("r1", (1, 2, 5))
+    eventually(lambda: session.come("r1") == (0, 4))
+    assert session.kept_back("b") == 1
+    summed = session.pool.submit(session.arbiter.get_sum, "masked", "r1", SOURCES, timeout=90.0).result(timeout=120)
+    assert isinstance(summed, ReceivedSum)
+    assert (bits(pairs_in(summed.buffer, summed.shapes)), summed.weight) == right
+    eventually(lambda: session.come("r1") == (1, 4))
+    assert session.round("r2", before=range(6)) == right
+    eventually(lambda: session.come("r2") == (2, 0))
+
+
+def test_a_first_round_that_is_not_asked_for_in_time_goes_alone_and_is_not_waited_for_again(
+    make_session: Callable[..., Session], right: Any
+) -> None:
+    session = make_session(0.2)
+    session.expect()
+    session.push("r1", range(6))
+    eventually(lambda: session.come("r1") == (0, 6), 60.0)
+    for site in OF_SITE:
+        eventually(lambda site=site: session.kept_back(site) == 0)
+    # it still stands, and is told again with what is said of others: nobody waits for it once more
+    session.arbiter.expect_sum("others", SOURCES)
+    for site in OF_SITE:
+        eventually(lambda site=site: session.knows_ahead(site))
+        names = session.on_loop(site, lambda sums: [r[1] for r in sums._asked["a"] if r[0] == session.name])
+        assert names == ["others"]
+    session.push("r2", range(6))
+    eventually(lambda: session.come("r2") == (0, 6), 60.0)
+    assert session.round("r3") == right
+
+
+def test_what_a_task_has_said_ahead_ends_with_it(make_session: Callable[..., Session]) -> None:
+    session = make_session()
+    with session.sites["a"].client(session.name, "arbiter:1") as other:
+        other.expect_sum("masked", SOURCES)
+        other.expect_sum("masked", SOURCES[:1])
+        other.expect_sum("masked", [SOURCES[0], SOURCES[3]])
+        assert session.ahead() == 2
+    eventually(lambda: session.ahead() == 0)
+    for site in OF_SITE:
+        eventually(lambda site=site: session.on_loop(site, lambda sums: sums._ahead["a"]) == set())
+
+
+@pytest.mark.parametrize(
+    ("destination", "sources"), [("arbiter:1", SOURCES[3:]), ("host:0", SOURCES[:3]), ("arbiter:1", SOURCES[:1] * 2)]
+)
+def test_what_is_said_ahead_of_parties_that_it_cannot_be_of_is_ignored(
+    make_session: Callable[..., Session], destination: str, sources: Sequence[Any]
+) -> None:
+    session = make_session()
+    wrong = SumOrder(1, session.name, "masked", NEXT_TAG, party(destination), tuple(sources), 6)
+    right = SumOrder(2, f"{session.name}-right", "masked", NEXT_TAG, ARBITER, tuple(SOURCES[:3]), 6)
+    runner = session.sites.runner
+    assert isinstance(runner, InThread)
+    runner.tell("a", "b", SumOrders((wrong,)))
+    runner.tell("a", "b", SumOrders((right,)))
+    eventually(lambda: session.on_loop("b", lambda sums: sums._ahead["a"]) == {2})
+    assert not session.knows_ahead("b")
+    session.push("r1", (0, 1))
+    eventually(lambda: session.come("r1") == (0, 2))
+
+
+def test_a_site_that_connects_later_is_told_ahead_then_and_one_without_sums_never(
+    tmp_path: Path, right: Any, request: pytest.FixtureRequest
+) -> None:
+    layout = {"a": ["arbiter:1"], **{site: [NAMES[number] for number in numbers] for site, numbers in OF_SITE.items()}}
+
+    def of_site(name: str) -> dict[str, Any]:
+        return {"aggregate": {"site_wait": LONG_WAIT, "site_sums": name != "c"}}
+
+    with ExitStack() as stack:
+        sites = stack.enter_context(start_gateways(layout, tmp_path, memory=MEMORY, of_site=of_site))
+        assert isinstance(sites, Sites)
+        sites.runner.stop(sites["b"])
+        eventually(lambda: not sites["a"].connected())
+        with sites["a"].client(request.node.name, "arbiter:1") as arbiter:
+            arbiter.expect_sum("masked", SOURCES)
+            sites.runner.start(sites["b"])
+            session = Session(sites, request.node.name, stack)
+            eventually(lambda: session.knows_ahead("b"), 30.0)
+            assert not session.knows_ahead("c")
+            assert session.round("r1", before=range(6)) == right
+            eventually(lambda: session.come("r1") == (1, 3))
+
+
+def test_where_updates_are_added_by_rank_nothing_is_said_ahead(tmp_path: Path) -> None:
+    layout = {"a": ["arbiter:1"], **{site: [NAMES[number] for number in numbers] for site, numbers in OF_SITE.items()}}
+    with ExitStack() as stack:
+        sites = stack.enter_context(start_gateways(layout, tmp_path, memory=MEMORY, aggregate={"order": "rank"}))
+        assert isinstance(sites, Sites)
+        session = Session(sites, "by rank", stack)
+        session.arbiter.expect_sum("masked", SOURCES)
+        assert session.ahead() == 0

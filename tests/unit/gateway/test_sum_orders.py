@@ -1,0 +1,86 @@
+"""Orders that stand with a site, and those that were placed ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from fedrdma_fate.gateway.sum_orders import StandingSumOrders
+from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, Party, SumOrder, SumOrders
+from fedrdma_fate.wire.site_sum import NEXT_TAG
+
+ARBITER = Party("arbiter", "1")
+HOSTS = tuple(Party("host", str(number)) for number in range(MOST_PARTIES))
+
+
+class Peer:
+    """A site that may be connected, and what it was told last."""
+
+    def __init__(self, *, connected: bool = True) -> None:
+        self.takes_sum_orders = connected
+        self.told: list[SumOrders] = []
+
+    def tell_sum_orders(self, orders: SumOrders) -> None:
+        self.told.append(orders)
+
+    def note_summed(self, transfers: Sequence[int]) -> None:
+        raise AssertionError(transfers)
+
+    @property
+    def tags(self) -> list[str]:
+        return [order.tag for order in self.told[-1].orders]
+
+
+def order(tag: str, name: str = "m", session: str = "s", parties: int = 2) -> SumOrder:
+    return SumOrder(0, session, name, tag, ARBITER, HOSTS[:parties], max(2, parties))
+
+
+def test_what_is_placed_ahead_is_told_until_it_is_asked_for() -> None:
+    orders, peer, other = StandingSumOrders(), Peer(), Peer()
+    orders.register("b", peer)
+    orders.register("c", other)
+    orders.place_ahead("b", order(NEXT_TAG), "task")
+    orders.place_ahead("b", order(NEXT_TAG, name="other"), "task")
+    orders.place_ahead("c", order(NEXT_TAG), "task")
+    assert peer.tags == [NEXT_TAG, NEXT_TAG]
+    assert len({each.number for each in peer.told[-1].orders}) == 2
+
+    orders.asked("s", "m", ARBITER)
+
+    assert [each.name for each in peer.told[-1].orders] == ["other"]
+    assert other.tags == []
+    orders.asked("s", "m", ARBITER)
+    orders.asked("another", "other", ARBITER)
+    assert len(peer.told) == 3
+    orders.gone("nobody")
+    assert len(peer.told) == 3
+    orders.gone("task")
+    assert peer.tags == []
+
+
+def test_a_site_is_told_ahead_when_it_connects_and_a_stranger_never() -> None:
+    orders, peer = StandingSumOrders(), Peer(connected=False)
+    orders.register("b", peer)
+    orders.place_ahead("b", order(NEXT_TAG), "task")
+    orders.place_ahead("this site", order(NEXT_TAG), "task")
+    assert peer.told == []
+    peer.takes_sum_orders = True
+    orders.tell("b")
+    assert peer.tags == [NEXT_TAG]
+
+
+@pytest.mark.parametrize("parties", [2, MOST_PARTIES // 2])
+def test_what_is_placed_ahead_makes_room_for_what_is_asked_for(parties: int) -> None:
+    orders, peer = StandingSumOrders(), Peer()
+    orders.register("b", peer)
+    for number in range(2 * MOST_SUM_ORDERS):
+        orders.place_ahead("b", order(NEXT_TAG, name=f"m{number}", parties=parties), "task")
+    room = min(MOST_SUM_ORDERS, MOST_PARTIES // parties)
+    assert len(peer.told[-1].orders) == room
+
+    placed = [orders.place("b", order(f"t{number}", parties=parties)) for number in range(room + 1)]
+
+    assert None not in placed[:-1]
+    assert placed[-1] is None
+    assert peer.tags == [f"t{number}" for number in range(room)]
