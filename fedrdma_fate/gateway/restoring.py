@@ -198,6 +198,7 @@ class _Restoration:
             body=record.body,
             origin=record.origin,
             user=record.user,
+            broker="" if record.origin else context.routes.broker_of(record.key.source),
             transfer=record.transfer,
             missing=record.missing,
         )

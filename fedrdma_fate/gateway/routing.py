@@ -40,9 +40,10 @@ class Routes:
         """The sites that serve a party id, in whatever role."""
         return {site for party, site in self._sites.items() if party.rpartition(":")[2] == party_id}
 
-    def is_of_broker(self, party: Party) -> bool:
-        """Whether the site that serves the party has an OSX broker."""
-        return self.find(party) in self._brokers
+    def broker_of(self, party: Party) -> str:
+        """The site that serves the party, where it has an OSX broker; else an empty string."""
+        site = self.find(party)
+        return site if site is not None and site in self._brokers else ""
 
     def is_local(self, party: Party) -> bool:
         """Whether this gateway serves the party."""

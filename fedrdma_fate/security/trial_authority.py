@@ -80,6 +80,7 @@ def make_site(
     sites: Sequence[str],
     now: datetime.datetime,
     valid: datetime.timedelta,
+    hosts: Sequence[str] = (),
 ) -> KeyPair:
     """A certificate of a site.
 
@@ -88,6 +89,7 @@ def make_site(
         sites: the site; tests name none, or several, which no gateway takes.
         now: with its time zone.
         valid: for how long.
+        hosts: names of its host, which gateways do not look at, and OSX brokers do.
     """
     builder, key = _begin(next(iter(sites), "no site"), now, valid, issuer)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -96,7 +98,7 @@ def make_site(
     builder = builder.add_extension(uses, critical=False)
     if sites:
         uris = [x509.UniformResourceIdentifier(uri_of_site(site)) for site in sites]
-        names = x509.SubjectAlternativeName([*uris, x509.DNSName(_HOST_NAME)])
+        names = x509.SubjectAlternativeName([*uris, *map(x509.DNSName, (_HOST_NAME, *hosts))])
         builder = builder.add_extension(names, critical=False)
     return KeyPair(builder.sign(issuer.key, hashes.SHA256()), key)
 

@@ -68,6 +68,20 @@ def test_what_a_broker_brought_before_the_gateway_is_killed_comes_once_and_in_or
     assert [guest._pull_bytes("n", tag, [HOST])[0] for tag in tags] == [*bodies, b"after"]
 
 
+def test_that_a_broker_s_push_found_no_room_is_told_to_who_pops_behind_a_kill_too(bridge: Bridge, session: str) -> None:
+    host, guest = party(bridge, session, HOST), party(bridge, session, GUEST)
+    host._push_bytes(b"first", "n", "first", [GUEST])
+    # more than the send region has; FATE's client at the broker does not look at the answer
+    host._push_bytes(bytes(9 << 20), "n", "second", [GUEST])
+    restart(bridge)
+    host._push_bytes(b"third", "n", "third", [GUEST])
+
+    assert guest._pull_bytes("n", "first", [HOST]) == [b"first"]
+    with pytest.raises(grpc.RpcError, match=r"\[FR612\].*the OSX broker of b has brought it"):
+        guest._pull_bytes("n", "second", [HOST])
+    assert party(bridge, session, GUEST)._pull_bytes("n", "third", [HOST]) == [b"third"]
+
+
 def test_a_push_whose_gateway_is_killed_has_an_error_and_the_broker_has_it_once_at_most(
     bridge: Bridge, session: str
 ) -> None:

@@ -22,9 +22,10 @@ class TestAuthority:
 
     __test__ = False
 
-    def __init__(self, directory: Path, name: str = "authority") -> None:
+    def __init__(self, directory: Path, name: str = "authority", hosts: Sequence[str] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
+        self._hosts = hosts
         self.pair = make_authority(name, now(), DAY)
         self.path = directory / f"{name}.pem"
         self.path.write_bytes(self.pair.certificate_pem)
@@ -39,7 +40,7 @@ class TestAuthority:
     ) -> KeyPair:
         """A certificate and its key, in NAME.pem and NAME.key, written over what was there."""
         sites = [site] if isinstance(site, str) else list(site)
-        pair = make_site(self.pair, sites, at or now(), valid)
+        pair = make_site(self.pair, sites, at or now(), valid, self._hosts)
         stem = name or (sites[0] if sites else "none")
         (self.directory / f"{stem}.pem").write_bytes(pair.certificate_pem)
         key = self.directory / f"{stem}.key"

@@ -1,16 +1,17 @@
 """A gateway at one site and FATE's own OSX broker at the other, by FATE's own client at both.
 
-By hand: `GRPC_ENABLE_FORK_SUPPORT=1 GRPC_POLL_STRATEGY=poll python -m tests.support.osx_bridge BUILT`, where BUILT is
-`java/osx` of FATE 2.2's source after `mvn package`. Prints a row for each thing that crossed, both ways.
+By hand: `GRPC_ENABLE_FORK_SUPPORT=1 GRPC_POLL_STRATEGY=poll python -m tests.support.osx_bridge BUILT [--tls]`, where
+BUILT is `java/osx` of FATE 2.2's source after `mvn package`. Prints a row for each thing that crossed, both ways. With
+`--tls` gateway and broker show each other certificates.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
 import secrets
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,10 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.osx_broker import built_broker
+from tests.support.certificates import TestAuthority
+from tests.support.osx_broker import BrokerTls, built_broker
 from tests.support.osx_queue_times import GUEST, HOST, federation
 from tests.support.ports import ports_of_this_process
 from tests.support.sites import InProcesses, start_gateways
+
+READY_SECONDS = 240.0
+"""For the gateway to start, also on a loaded machine."""
 
 MOST_MESSAGE_BYTES = 64 << 20
 """Half of what a broker keeps."""
@@ -31,18 +36,41 @@ Way = Callable[[str, Any, Any], tuple[bool, float]]
 """Sends under a name from one to the other; whether that came whole, and seconds."""
 
 
-def main(built: Path) -> None:
+HOST_NAME = "localhost"
+"""By which the broker knows the gateway: it holds its certificate against the name in its route table."""
+
+
+def main() -> None:
     """See the module."""
-    osx, brokers, broker = ports_of_this_process(3)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("built", type=Path, help="java/osx of FATE's source, built")
+    parser.add_argument("--tls", action="store_true", help="between the gateway and the broker")
+    given = parser.parse_args()
+    osx, brokers, broker, secure = ports_of_this_process(4)
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        peer = {"site": "b", "kind": "osx", "parties": ["10000"], "address": f"127.0.0.1:{broker}"}
+        authority, tls = None, None
+        if given.tls:
+            authority = TestAuthority(home / "tls", hosts=(HOST_NAME,))
+            authority.issue("b")
+            files = authority.settings("b")
+            tls = BrokerTls(secure, files["certificate"], files["key"], files["authorities"][0])
+        port = broker if tls is None else tls.port
+        peer = {"site": "b", "kind": "osx", "parties": ["10000"], "address": f"127.0.0.1:{port}"}
         listen = {"osx": f"127.0.0.1:{osx}", "brokers": f"127.0.0.1:{brokers}"}
         memory = {"send_bytes": "512MiB", "receive_bytes": "64MiB"}
         with (
-            built_broker(built, home / "broker", ("10000",), {"9999": f"127.0.0.1:{brokers}"}, broker),
+            built_broker(
+                given.built.resolve(), home / "broker", ("10000",), {"9999": f"{HOST_NAME}:{brokers}"}, broker, tls
+            ),
             start_gateways(
-                {"a": ["9999"]}, home, runner=InProcesses(), listen=listen, memory=memory, strangers=[peer]
+                {"a": ["9999"]},
+                home,
+                runner=InProcesses(READY_SECONDS),
+                listen=listen,
+                memory=memory,
+                strangers=[peer],
+                authority=authority,
             ) as sites,
         ):
             for most in (None, MOST_MESSAGE_BYTES):
@@ -115,4 +143,4 @@ def _bytes(ports: dict[Any, int], total_bytes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main()

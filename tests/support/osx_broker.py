@@ -22,7 +22,7 @@ DATA_TRANSFER = "com.webank.ai.eggroll.api.networking.proxy.DataTransferService"
 PUSH_URI = "grpcs://fedai.org/org.ppc.ptp.PrivateTransferTransport/push"
 LARGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
-_SECONDS = 60.0
+_SECONDS = 240.0
 """For what a loaded machine may hold up."""
 
 
@@ -155,6 +155,38 @@ def stand_in(
         server.stop(None).wait()
 
 
+@dataclasses.dataclass(frozen=True)
+class BrokerTls:
+    """What FATE's own broker needs for TLS, both ways.
+
+    Attributes:
+        port: of its gRPC by TLS, beside the one without.
+        certificate: its own, PEM.
+        key: PEM, PKCS #8.
+        authorities: whose certificates it takes, PEM.
+    """
+
+    port: int
+    certificate: str
+    key: str
+    authorities: str
+
+    @property
+    def properties(self) -> str:
+        """Lines of broker.properties."""
+        return (
+            f"open.grpc.tls.server=true\ngrpc.tls.port={self.port}\ngrpc.ssl.open.client.validate=true\n"
+            f"grpc.server.cert.chain.file={self.certificate}\ngrpc.server.private.key.file={self.key}\n"
+            f"grpc.server.ca.file={self.authorities}"
+        )
+
+    @property
+    def route(self) -> dict[str, Any]:
+        """Of an entry of route_table.json, beside ip and port."""
+        files = {"certChainFile": self.certificate, "privateKeyFile": self.key, "caFile": self.authorities}
+        return {"protocol": "grpc", "useSSL": True, **files}
+
+
 def pb_bytes(message: Any) -> bytes:
     """A message of protobuf, encoded."""
     return bytes(message.SerializeToString())
@@ -162,7 +194,12 @@ def pb_bytes(message: Any) -> bytes:
 
 @contextlib.contextmanager
 def built_broker(
-    built: Path, home: Path, parties: tuple[str, ...], routes: Mapping[str, str], port: int
+    built: Path,
+    home: Path,
+    parties: tuple[str, ...],
+    routes: Mapping[str, str],
+    port: int,
+    tls: BrokerTls | None = None,
 ) -> Iterator[int]:
     """FATE's own broker, in a process of its own; its pid.
 
@@ -172,6 +209,7 @@ def built_broker(
         parties: ids that it serves.
         routes: host:port of others, by id.
         port: of its gRPC.
+        tls: how other brokers reach it, and it them; without, by that port, and nothing is encrypted.
     """
     broker = home / "conf" / "broker"
     broker.mkdir(parents=True)
@@ -183,10 +221,11 @@ def built_broker(
     (broker / "broker.properties").write_text(
         f"grpc.port={port}\nself.party={','.join(parties)}\neggroll.cluster.manager.ip=127.0.0.1\n"
         "eggroll.cluster.manager.port=4670\neggroll.version=3.1.0\nopen.http.server=false\n"
-        "open.grpc.tls.server=false\nbind.host=127.0.0.1\n"
+        f"bind.host=127.0.0.1\n{'open.grpc.tls.server=false' if tls is None else tls.properties}\n"
     )
+    further = {} if tls is None else tls.route
     table = {
-        party: {"default": [{"ip": address.rpartition(":")[0], "port": int(address.rpartition(":")[2])}]}
+        party: {"default": [{"ip": address.rpartition(":")[0], "port": int(address.rpartition(":")[2]), **further}]}
         for party, address in routes.items()
     }
     (broker / "route_table.json").write_text(json.dumps({"route_table": table, "self_party": list(parties)}))
@@ -206,7 +245,8 @@ def built_broker(
     with (home / "out").open("wb") as out:
         process = subprocess.Popen(command, cwd=home, stdout=out, stderr=out)
     try:
-        _wait_for_port(port, process)
+        for each in (port,) if tls is None else (port, tls.port):
+            _wait_for_port(each, process)
         yield process.pid
     finally:
         process.kill()

@@ -400,7 +400,7 @@ class Mailbox:
     # -- looking --------------------------------------------------------------------------------------------------
 
     def objection(self, origin: str, key: MessageKey, total_bytes: int) -> str:
-        """Why a message of a peer, or of `name_of_user`, is not taken, or empty; what somebody waits for always is."""
+        """Why a message of a peer, or of `name_of_pusher`, is not taken, or empty; what is waited for always is."""
         return "" if self.is_awaited(key) else self.budget.objection(origin, key, total_bytes)
 
     def has(self, key: MessageKey) -> bool:

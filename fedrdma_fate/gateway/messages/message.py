@@ -35,6 +35,7 @@ class Message:
         moving: set while it is being moved, to disk or into a slot of our own.
         origin: the site that it came from, empty for one of this site.
         user: of this host, whose task pushed it; None for one of another site.
+        broker: the site whose OSX broker has brought it, in the name of a task here; empty for others.
         transfer: its transfer there.
         missing: what has not come of it, as both tasks let be, and is zeros there.
         seconds: that its transfer took; None where that is not known, or it had none.
@@ -55,6 +56,7 @@ class Message:
     moving: asyncio.Task[None] | None = None
     origin: str = ""
     user: int | None = None
+    broker: str = ""
     transfer: int = 0
     missing: Ranges = ()
     seconds: float | None = None
@@ -65,7 +67,7 @@ class Message:
     @property
     def counts_as(self) -> str:
         """Under whose name it counts while it waits."""
-        return self.origin if self.user is None else name_of_user(self.user)
+        return self.origin if self.user is None else name_of_pusher(self.user, self.broker)
 
     @property
     def lease_owner(self) -> str | None:
@@ -145,6 +147,16 @@ def _open_held(fileno: int, offset: int, length: int) -> int:
     return descriptor
 
 
-def name_of_user(user: int) -> str:
-    """As whose the messages of a user's tasks to parties of this site count."""
-    return f"tasks of user {user}"
+def name_of_broker(site: str) -> str:
+    """As whose messages to parties of this site count that the OSX broker of a peer has brought."""
+    return f"the OSX broker of {site}"
+
+
+def name_of_pusher(user: int, broker: str = "") -> str:
+    """As whose messages to parties of this site count that were pushed by a user's tasks, or by a broker as such.
+
+    Args:
+        user: whose tasks.
+        broker: the site of the broker; empty where there is none.
+    """
+    return name_of_broker(broker) if broker else f"tasks of user {user}"

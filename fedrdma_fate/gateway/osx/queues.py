@@ -33,6 +33,7 @@ from fedrdma_fate.client.protocol import (
 from fedrdma_fate.gateway.journal_records import Told
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.messages.queue_numbers import MOST_QUEUES, QUEUE_TAG, End, QueueNumbers
+from fedrdma_fate.gateway.osx.refused_pushes import telling
 from fedrdma_fate.gateway.osx.requests import LONGEST_POP_SECONDS, MOST_PAYLOAD_BYTES, Queue
 from fedrdma_fate.gateway.routing import not_served
 from fedrdma_fate.gateway.tasks.conversation import TaskConversation
@@ -120,7 +121,8 @@ class Push:
         """
         tag, destinations = _tag(self._end.next), (self._queue.destination,)
         try:
-            await _reply(self._conversation, Commit(self._lease, self._queue.name, tag, destinations, "bytes"))
+            with telling(self._queues.tasks.context, _key(self._queue, self._end.next)):
+                await _reply(self._conversation, Commit(self._lease, self._queue.name, tag, destinations, "bytes"))
             self._end.next += 1
         finally:
             self._queues.note_pushed(self._queue, self._end)
@@ -226,7 +228,8 @@ class Queues:
         assert len(body) <= INLINE_LIMIT_BYTES
         end, conversation = await self._take_turn(queue, "push")
         try:
-            await _reply(conversation, PutInline(queue.name, _tag(end.next), (queue.destination,), "bytes", body))
+            with telling(self.tasks.context, _key(queue, end.next)):
+                await _reply(conversation, PutInline(queue.name, _tag(end.next), (queue.destination,), "bytes", body))
             end.next += 1
         finally:
             self.note_pushed(queue, end)
@@ -245,9 +248,11 @@ class Queues:
         self.tasks.context.routes.site_of(queue.destination)
         end, conversation = await self._take_turn(queue, "push")
         try:
-            lease = await _reply(conversation, LeaseSlot(total_bytes))
+            with telling(self.tasks.context, _key(queue, end.next)):
+                lease = await _reply(conversation, LeaseSlot(total_bytes))
             assert isinstance(lease, Leased)
         except BaseException:
+            self.note_pushed(queue, end)
             self.let_go(queue, queue.source, end, conversation)
             raise
         return Push(self, queue, end, conversation, lease)

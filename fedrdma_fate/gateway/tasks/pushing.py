@@ -17,7 +17,7 @@ from fedrdma_fate.core.digest import block_digest
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Outgoing as OutgoingRecord
-from fedrdma_fate.gateway.messages.message import Message, name_of_user
+from fedrdma_fate.gateway.messages.message import Message, name_of_pusher
 from fedrdma_fate.gateway.messages.sessions import Push
 from fedrdma_fate.gateway.peers.entitlement import not_in_session, why_not_admitted
 from fedrdma_fate.gateway.peers.metering import frames_counted
@@ -166,7 +166,15 @@ class Pushing:
                     peer.put_payload(key, request.kind, payload, share, attach.mode, *loss)
                 else:
                     transfer = self._context.new_transfer()
-                    message = Message(key, request.kind, payload.total_bytes, lease=share, user=user, transfer=transfer)
+                    message = Message(
+                        key,
+                        request.kind,
+                        payload.total_bytes,
+                        lease=share,
+                        user=user,
+                        broker=self._context.routes.broker_of(key.source),
+                        transfer=transfer,
+                    )
                     self._context.journal.keep(message)
                     self._keep(message, "local")
         self._trace_put(attach, request, keys, payload.total_bytes)
@@ -246,6 +254,7 @@ class Pushing:
                     len(request.body),
                     body=request.body,
                     user=user,
+                    broker=self._context.routes.broker_of(key.source),
                     transfer=self._context.new_transfer(),
                 )
                 if self._keep(message, "inline"):
@@ -293,8 +302,9 @@ class Pushing:
         return sessions.note_push(keys, Push(attach.client, digest), again=request.again)
 
     def _check_room(self, key: MessageKey, user: int, total_bytes: int) -> None:
-        """As a peer's, so much of a user's may wait here for parties of this site."""
-        if objection := self._context.mailbox.objection(name_of_user(user), key, total_bytes):
+        """As a peer's, so much of a user's, or of a broker's, may wait here for parties of this site."""
+        whose = name_of_pusher(user, self._context.routes.broker_of(key.source))
+        if objection := self._context.mailbox.objection(whose, key, total_bytes):
             raise GatewayError(
                 ErrorCode.LIMIT_REACHED, f"{objection}.", "Have them pulled, or raise what `limits` says of them."
             )

@@ -284,7 +284,7 @@ class TaskServer:
             raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "one client attaches to two sessions, or as two users.")
         routes = self.context.routes
         # what comes from an OSX broker is pushed here in the name of its parties
-        if not routes.is_local(attach.party) and not (engine == "osx" and routes.is_of_broker(attach.party)):
+        if not routes.is_local(attach.party) and not (engine == "osx" and routes.broker_of(attach.party)):
             raise not_served(attach.party, self.context.config, " Point the task at its own site's gateway.")
         self.users.check(user, attach.party)
         if self.stopping:

@@ -351,6 +351,62 @@ def test_a_push_that_came_to_nothing_later_costs_a_broker_none_of_its_next_ones(
     assert [pop(gateway, session) for _ in range(2)] == [b"1", b"2"]
 
 
+def test_a_push_of_a_broker_that_finds_no_room_is_told_to_who_pops_and_none_is_taken_for_it(
+    gateway: Bridged, session: str
+) -> None:
+    assert bring(gateway, session, b"1") == "E0000000000"
+    # the send region has 8 MiB
+    assert "[FR402]" in bring(gateway, session, bytes(9 << 20))
+    assert bring(gateway, session, b"3") == "E0000000000"
+
+    assert pop(gateway, session) == b"1"
+    with pytest.raises(grpc.RpcError, match=r"\[FR402\].*the OSX broker of b has brought it"):
+        pop(gateway, session)
+    assert pop(gateway, session) == b"3"
+
+
+def test_a_pop_that_waits_is_told_of_the_push_that_finds_no_room(gateway: Bridged, session: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pop, gateway, session)
+        eventually(lambda: waits(gateway, session), LONG)
+        assert "[FR402]" in bring(gateway, session, bytes(9 << 20))
+
+        with pytest.raises(grpc.RpcError, match=r"\[FR402\]"):
+            waiting.result()
+
+
+def waits(gateway: Bridged, session: str) -> bool:
+    """Whether a pop of it waits."""
+    runner: Any = gateway.sites.runner
+    mailbox = runner.gateways["a"]._assembly.context.mailbox
+    return any(key.session == session for key in list(mailbox.awaited_keys()))
+
+
+def test_what_a_broker_brings_counts_as_its_own_and_leaves_the_site_its_room(tmp_path: Path, session: str) -> None:
+    with bridged(tmp_path, limits={"messages": 2, "session_messages": 2}) as made:
+        assert [bring(made, session) for _ in range(2)] == ["E0000000000"] * 2
+        assert "RESOURCE_EXHAUSTED [FR610] 2 messages from the OSX broker of b wait here" in bring(made, session)
+        assert [here(made, session) for _ in range(2)] == ["E0000000000"] * 2
+        assert "[FR610] 2 messages from tasks of user" in here(made, session)
+
+        # of it nothing can be kept, for there is no room: then whoever waits for more is told
+        assert [pop(made, session) for _ in range(2)] == [b"1", b"1"]
+        assert bring(made, session, b"4") == "E0000000000"
+        with pytest.raises(grpc.RpcError, match=r"\[FR610\]"):
+            pop(made, session)
+
+
+def here(gateway: Bridged, session: str) -> str:
+    """A push from one party of the site to another."""
+    request = osx_pb2.PushInbound(topic=topic(session, GUEST, ("arbiter", "9999")), payload=message(b"1"))
+    said = {"x-ptp-session-id": session, "x-ptp-from-node-id": "9999", "x-ptp-target-node-id": "9999"}
+    try:
+        raw = calling(gateway.osx, f"/{TRANSPORT}/push", request.SerializeToString(), said)
+    except grpc.RpcError as error:
+        return told_by(error)
+    return str(osx_pb2.TransportOutbound.FromString(raw).code)
+
+
 def test_a_broker_that_begins_scheduling_calls_and_sends_none_has_few_read_and_holds_up_its_own_alone(
     gateway: Bridged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -428,11 +484,17 @@ def test_a_broker_that_names_very_many_parties_costs_none_of_this_site_its_life(
 ) -> None:
     monkeypatch.setattr(queues, "MOST_MEMBERS", 3)
     assert pop(gateway, session, 0.1) is None
-    for number in range(6):
-        named = topic(session, (f"role{number}", "10000"))
+    numbers = iter(range(queues.MOST_ENDS))
+
+    def another_is_named() -> None:
+        named = topic(session, (f"role{next(numbers)}", "10000"))
         assert bring(gateway, session, named=named) == "E0000000000"
+
+    another_is_named()
+    # those of earlier tests go first
+    while lives(gateway, session, ("role0", "10000")):
+        another_is_named()
     assert lives(gateway, session, GUEST)
-    assert not lives(gateway, session, ("role0", "10000"))
 
 
 def lives(gateway: Bridged, session: str, who: tuple[str, str]) -> bool:
