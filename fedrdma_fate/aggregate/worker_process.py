@@ -55,6 +55,7 @@ class _Sum:
     def __init__(self, job: Begin, descriptor: int) -> None:
         # this copy of the descriptor holds the lock on the slot, as long as it may be written to
         self._descriptor = os.dup(descriptor)
+        self._range = job.offset, job.length
         # all pages at once: a fault for each would take as long as adding a whole update
         flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
         self._mapping = mmap.mmap(self._descriptor, job.length, flags=flags, offset=job.offset)
@@ -64,8 +65,13 @@ class _Sum:
             memoryview(self._mapping), list(planes_of(job.shapes)), adder
         )
 
-    def close(self) -> None:
+    def let_go(self) -> None:
+        """Nothing is written to it any more: the lock goes, which would stay as long as the slot is mapped."""
         self.accumulator = None
+        with contextlib.suppress(OSError):
+            let_go_range(self._descriptor, *self._range)
+
+    def close(self) -> None:
         with contextlib.suppress(BufferError):
             self._mapping.close()
         os.close(self._descriptor)
@@ -91,6 +97,7 @@ class Worker:
         self._sums: dict[int, _Sum] = {}
         self._mapped: OrderedDict[FileName, _File] = OrderedDict()
         self._used: set[FileName] = set()
+        self._over: list[_Sum] = []
 
     def do(self, job: Job, descriptors: list[int]) -> JobAnswer:
         """Do a job; the descriptors that came with it are closed by whoever calls."""
@@ -104,10 +111,18 @@ class Worker:
                 assert accumulator is not None
                 accumulator.finish()
             case End():
-                self._sums.pop(job.sum_id).close()
-                if not self._sums:
-                    self._forget_unused()
+                its = self._sums.pop(job.sum_id)
+                its.let_go()
+                self._over.append(its)
         return Done()
+
+    def tidy(self) -> None:
+        """Unmap what is of no use any more, when the answer has gone: a task waits for it, and this takes a while."""
+        for its in self._over:
+            its.close()
+        if self._over and not self._sums:
+            self._forget_unused()
+        self._over.clear()
 
     def take(self, notice: Notice) -> JobAnswer:
         """Add what a notice tells of.
@@ -223,6 +238,7 @@ def main(arguments: list[str]) -> None:
             gateway.sendall(encode(answer))
         except OSError:
             return
+        worker.tidy()
 
 
 if __name__ == "__main__":

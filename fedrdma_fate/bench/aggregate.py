@@ -197,10 +197,21 @@ def _round(
         gateways.push(0, update, tag)
         put = time.monotonic()
         sums = future.result(_SUM_SECONDS)
-        done = time.monotonic()
+        # the second as gateways trace it
+        done, traced = time.monotonic(), time.time()
         used = gateways.cpu_seconds() - cpu
     check(setting, update, sums)
-    return AggregateRow(name, setting.model, setting.updates, done - started, done - put, used, watch.most)
+    arrived = gateways.arrived(0, tag)
+    return AggregateRow(
+        name,
+        setting.model,
+        setting.updates,
+        done - started,
+        done - put,
+        used,
+        watch.most,
+        after_arrival_seconds=None if arrived is None else max(0.0, traced - arrived),
+    )
 
 
 def _our_sum(arbiter: GatewayClient, setting: AggregateSetting, tag: str) -> Sums:
@@ -303,6 +314,12 @@ class _Gateways:
 
         wait(at_rest, _REST_SECONDS, "the updates to come to rest")
 
+    def arrived(self, rank: int, tag: str) -> float | None:
+        """When an update lay whole at the arbiter's gateway, in Unix seconds; None where its trace does not say so."""
+        its = {"tag": tag, "source": str(self._setting.party(rank))}
+        lines = self._gateway.traced("delivered")
+        return next((float(line["time"]) for line in lines if its.items() <= line.items()), None)
+
     def waiting(self) -> int:
         """Bytes that the arbiter's site has of updates now."""
         return waiting(self._gateway, self._at_rest)
@@ -351,11 +368,13 @@ def to_table(setting: AggregateSetting, rows: Sequence[AggregateRow]) -> DataTab
         f"{setting.updates} masked updates of {setting.model}, {setting.update_bytes / 1e6:.1f} MB each, over "
         f"{setting.transport}; the first rank comes last"
     )
-    return DataTable(title, ("row", "after the last", "in all", "CPU", "most waiting", "up, down"), list(_cells(rows)))
+    columns = ("row", "after the last", "once it is here", "in all", "CPU", "most waiting", "up, down")
+    return DataTable(title, columns, list(_cells(rows)))
 
 
 def _cells(rows: Sequence[AggregateRow]) -> Iterator[tuple[str, ...]]:
     for row in rows:
-        times = (f"{seconds * 1e3:.1f} ms" for seconds in (row.after_last_seconds, row.seconds, row.cpu_seconds))
+        measured = row.after_last_seconds, row.after_arrival_seconds, row.seconds, row.cpu_seconds
+        times = ("" if seconds is None else f"{seconds * 1e3:.1f} ms" for seconds in measured)
         moved = ", ".join(f"{count / 1e6:.1f} MB" for count in (row.up_bytes, row.down_bytes) if count is not None)
         yield (row.name, *times, f"{row.waiting_bytes / 1e6:.1f} MB", moved)

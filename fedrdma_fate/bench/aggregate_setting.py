@@ -35,6 +35,8 @@ class AggregateRow:
             shared memory, or by how much the memory of the processes grew.
         up_bytes: payload bytes that transfers have brought to the arbiter's site; None where there are no sites.
         down_bytes: likewise, from it to the others.
+        after_arrival_seconds: from when the last update lay whole at the arbiter's gateway to the sum, without its
+            transfer; None where there is no gateway, or nothing says when that was.
     """
 
     name: str
@@ -46,6 +48,7 @@ class AggregateRow:
     waiting_bytes: int
     up_bytes: int | None = None
     down_bytes: int | None = None
+    after_arrival_seconds: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def test_every_row_sums_and_the_document_has_all_that_is_measured() -> None:
     rows = {row["name"]: row for row in json.loads(outcome.stdout)["rows"]}
     assert tuple(rows) == tuple(name for name in ROWS if name != "ray" or is_installed())
     keys = {"name", "model", "updates", "seconds", "after_last_seconds", "cpu_seconds", "waiting_bytes"}
-    keys |= {"up_bytes", "down_bytes"}
+    keys |= {"up_bytes", "down_bytes", "after_arrival_seconds"}
     for name, row in rows.items():
         assert set(row) == keys
         assert row["seconds"] >= row["after_last_seconds"] > 0
@@ -38,6 +38,10 @@ def test_every_row_sums_and_the_document_has_all_that_is_measured() -> None:
             # the last update, or what waits for it, lay there
             assert row["waiting_bytes"] >= SETTING.update_bytes
         assert (row["up_bytes"] is None) == (name not in ("sites", "sites-alone"))
+        assert (row["after_arrival_seconds"] is None) == (name not in ("slots", "slots-rank", "fate"))
+        if row["after_arrival_seconds"] is not None:
+            # two clocks
+            assert 0 < row["after_arrival_seconds"] < row["seconds"] + 1
 
 
 def test_two_sites_send_and_get_each_a_payload_once_and_without_that_once_for_each_party() -> None:

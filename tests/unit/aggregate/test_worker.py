@@ -7,6 +7,7 @@ import mmap
 import os
 import signal
 from collections.abc import Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fedrdma_fate.aggregate.place import PLANES_AT, accumulator_bytes
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
 from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
 from fedrdma_fate.core.fold import Order
+from fedrdma_fate.memory.shared_slots import held_ranges, hold_range
 from fedrdma_fate.wire.frames import Party
 from fedrdma_fate.wire.summand import planes_bytes
 from tests.support.summands import bits, masked, pairs_in, summed_by_rank, written
@@ -211,6 +213,36 @@ def test_a_worker_without_sums_ends_though_others_have_some_all_the_time(monkeyp
             pool.close()
 
     run(scenario())
+
+
+def test_when_a_sum_is_over_nobody_holds_its_slot_and_soon_nobody_has_it_mapped(place: Place) -> None:
+    own = memory_files.open_for_writing(place.region)
+    hold_range(own, 0, place.length)
+
+    async def scenario() -> None:
+        handle = WorkerHandle()
+        place.target.descriptor = own
+        try:
+            await place.add_all(handle)
+            process = handle.process_id
+            assert is_mapped(process)
+            assert await handle.do(End(1), place.target) == Done()
+            os.close(own)
+            assert held_ranges(place.region, place.length) == []
+            deadline = asyncio.get_running_loop().time() + 30
+            while is_mapped(process):
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.01)
+            # and it adds the next sum
+            assert handle.process_id == process
+        finally:
+            handle.close()
+
+    def is_mapped(process: int | None) -> bool:
+        return "memfd:sum" in Path(f"/proc/{process}/maps").read_text()
+
+    asyncio.run(scenario())
+    assert place.holds_the_sum()
 
 
 def test_only_additions_count_as_what_an_addition_takes(place: Place) -> None:
