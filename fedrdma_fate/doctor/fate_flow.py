@@ -81,6 +81,12 @@ class FlowHome:
         return sorted({each for each in named if isinstance(each, str)})
 
 
+_EMPTY = (
+    "Put back what it said, or remove it. What `fedrdma fate config` prints goes to another file first, which is then "
+    "moved there: a shell empties the file that it writes to before anything reads it."
+)
+
+
 def read_home(home: Path) -> tuple[Finding, FlowHome | None]:
     """The files of a home, or of a `conf` directory."""
     check = "fate flow files"
@@ -99,6 +105,9 @@ def read_home(home: Path) -> tuple[Finding, FlowHome | None]:
         except (OSError, yaml.YAMLError) as error:
             told = " ".join(str(error).split())
             return Finding(check, "error", f"{path} cannot be read: {told}", "Mend the file."), None
+        if document is None:
+            # also what a shell makes of the file that it sends the output of `fate config` to, before that reads it
+            return Finding(check, "error", f"{path} is empty, which FATE Flow refuses", _EMPTY), None
         if len(content) > MOST_FILE_BYTES or not isinstance(document, dict):
             return Finding(check, "error", f"{path} is no file of settings", "Mend the file."), None
         found.append({str(key): value for key, value in document.items()})

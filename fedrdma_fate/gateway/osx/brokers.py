@@ -191,7 +191,7 @@ class Broker:
             try:
                 credentials, name = secure()
             except (OSError, TransportError) as error:
-                what = error.message if isinstance(error, TransportError) else str(error)
+                what = (error.message if isinstance(error, TransportError) else str(error)).rstrip(".")
                 raise self._failed(f"cannot be reached by TLS: {what}", "See `peers[].tls`, and its log.") from error
             made = grpc.secure_channel(self.address, credentials, (*options, ("grpc.ssl_target_name_override", name)))
         with self._lock:

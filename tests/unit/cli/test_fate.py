@@ -55,6 +55,18 @@ def test_what_config_prints_is_what_check_finds_right(tmp_path: Path, engine: st
         assert "memory.receive_bytes" in too_much.output
 
 
+def test_a_file_that_the_shell_has_emptied_for_what_config_prints_is_told(tmp_path: Path) -> None:
+    flow_home = home(tmp_path)
+    (flow_home / "conf" / "local.service_conf.yaml").touch()
+    gateway = Site("a", tmp_path, {"site": "a", "parties": ["9999"], "security": "off"}).config_file
+
+    printed = fate("config", "--home", str(flow_home), "--gateway", str(gateway))
+
+    assert printed.exit_code == 1
+    assert "local.service_conf.yaml is empty" in printed.output
+    assert "to another file first" in printed.output
+
+
 def test_a_home_that_is_none_is_told(tmp_path: Path) -> None:
     checked = fate("check", "--home", str(tmp_path))
     assert checked.exit_code == 1
