@@ -16,25 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from fate.arch.launchers.multiprocess_launcher import launch
-from fate.ml.nn.homo.fedavg import FedAVGArguments, FedAVGClient, FedAVGServer, TrainingArguments
-from torch import nn
-from torch.utils.data import Dataset
 
-from examples.cifar10_vgg.pictures import Pictures, read_dataset
+from examples.cifar10_vgg.fedavg import serve, train_client
+from examples.cifar10_vgg.pictures import read_dataset
 from examples.cifar10_vgg.stand_in import stand_in
-from examples.cifar10_vgg.training import (
-    accuracy,
-    augmented,
-    be_repeatable,
-    buffers_digest,
-    normalised,
-    parameters_digest,
-    plan_for,
-)
-from examples.cifar10_vgg.vgg import NAMES, build
+from examples.cifar10_vgg.vgg import NAMES
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,56 +43,19 @@ class JobArguments:
     seed: int
 
 
-class Augmented(Dataset):  # type: ignore[misc]  # torch is not checked
-    """A client's pictures, each time moved by chance, and by chance mirrored."""
-
-    def __init__(self, pictures: Pictures, seed: tuple[int, int]) -> None:
-        self._pictures, self._chance = pictures, np.random.default_rng(seed)
-
-    def __len__(self) -> int:
-        return len(self._pictures)
-
-    def __getitem__(self, at: int) -> tuple[torch.Tensor, int]:
-        one = self._pictures.images[at : at + 1]
-        moved = augmented(one, self._chance, mirrored=self._pictures.mirrored)
-        return torch.from_numpy(normalised(moved)[0]), int(self._pictures.labels[at])
-
-
 def run(ctx: Any) -> None:
     """One party's part."""
     job = _arguments()
     if ctx.is_on_arbiter:
-        FedAVGServer(ctx).train()
+        serve(ctx)
         return
-    be_repeatable()
     data = stand_in(job.seed) if job.pictures is None else read_dataset(job.pictures)
-    clients = [ctx.guest.rank, *ctx.hosts.ranks]
-    number = sorted(clients).index(ctx.local.rank)
-    share, plan = data.train.share(number, len(clients)), plan_for(data.train)
-    # all begin with one model: what FATE averages first has been trained already
-    model = build(job.train, job.seed)
-    trainer = FedAVGClient(
-        ctx,
-        model,
-        TrainingArguments(
-            output_dir=str(job.results / f"client-{number}"),
-            num_train_epochs=job.rounds,
-            per_device_train_batch_size=plan.batch,
-            dataloader_drop_last=len(share) % plan.batch == 1,
-            seed=job.seed,
-            use_cpu=True,
-            report_to=[],
-        ),
-        FedAVGArguments(),
-        Augmented(share, (job.seed, number)),
-        optimizer=torch.optim.SGD(model.parameters(), plan.rate, plan.momentum),
-        loss_fn=nn.CrossEntropyLoss(),
-    )
-    trainer.train()
+    number = sorted([ctx.guest.rank, *ctx.hosts.ranks]).index(ctx.local.rank)
+    trained = train_client(ctx, data, job.train, job.rounds, job.seed, job.results / f"client-{number}")
     told = {
-        "accuracy": accuracy(model, data.test),
-        "parameters": parameters_digest(model),
-        "running_means": buffers_digest(model),
+        "accuracy": trained.accuracy,
+        "parameters": trained.parameters,
+        "running_means": trained.running_means,
     }
     job.results.mkdir(parents=True, exist_ok=True)
     (job.results / f"client-{number}.json").write_text(json.dumps(told) + "\n", encoding="ascii")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fedrdma_fate.bench.baselines import all_baselines, select_baselines
+from fedrdma_fate.bench.baselines import select_baselines, usual_baselines
 from fedrdma_fate.bench.payload import PayloadSpec, named_payload, plain_bytes
 from fedrdma_fate.bench.report import terminal_table, write_report
 from fedrdma_fate.bench.results import Measurement, to_document, to_plots, to_rows, to_table
@@ -60,9 +60,8 @@ def fate(payload: str | None, size: str | None, rows: str, repeat: int, as_json:
     by one memcpy and by one raw TCP socket."""
     with told_plainly(), ended_in_order():
         spec = _payload(payload, size)
-        everything = [baseline.name for baseline in all_baselines()]
-        names = everything if rows == "all" else [name.strip() for name in rows.split(",")]
-        baselines = select_baselines(names)
+        named = [] if rows == "all" else [name.strip() for name in rows.split(",")]
+        baselines = select_baselines(named) if named else usual_baselines()
         if output is not None:
             make_directory(output)
         with progress() as tell:

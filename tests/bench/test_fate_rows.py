@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from fedrdma_fate.bench.baselines import all_baselines
+from fedrdma_fate.bench.baselines import all_baselines, usual_baselines
 from fedrdma_fate.bench.baselines.gateways import GatewayPair
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.payload import plain_bytes
@@ -95,7 +95,9 @@ def rows(run: tuple[dict[str, Any], Path]) -> Mapping[str, dict[str, Any]]:
 
 def test_the_rows_are_each_mode_and_transport_and_each_reference() -> None:
     references = ["memcpy", "raw-tcp", "raw-udp", "disk"]
-    assert [baseline.name for baseline in all_baselines()] == [*references, *OURS, "fate-standalone"]
+    assert [baseline.name for baseline in usual_baselines()] == [*references, *OURS, "fate-standalone"]
+    by_name = ["fate-rabbitmq", "fate-rabbitmq-replication"]
+    assert [baseline.name for baseline in all_baselines()] == [*references, *OURS, *by_name, "fate-standalone"]
 
 
 def test_the_document_has_each_row(

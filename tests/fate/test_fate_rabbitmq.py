@@ -20,8 +20,8 @@ import pytest
 
 from deploy.softroce.programs.exchange.__main__ import take_part
 from deploy.softroce.programs.exchange.interface import MEETING, Host, MadeModels, Options, model_of
-from deploy.softroce.programs.exchange.rabbitmq import Broker
 from fedrdma_fate.bench.protocols.brokers import fate_rabbitmq_problem
+from fedrdma_fate.bench.rabbitmq import Broker
 
 fate_rabbitmq = pytest.importorskip(
     "deploy.softroce.programs.exchange.fate_rabbitmq", exc_type=ImportError, reason="FATE or pika is missing"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedrdma_fate.bench.baselines.disk import Disk
+from fedrdma_fate.bench.baselines.fate_rabbitmq import FateRabbitMq
 from fedrdma_fate.bench.baselines.fate_standalone import FateStandalone
 from fedrdma_fate.bench.baselines.gateways import GatewayPair
 from fedrdma_fate.bench.baselines.interface import Baseline
@@ -13,7 +14,7 @@ from fedrdma_fate.bench.baselines.raw_tcp import RawTcp
 from fedrdma_fate.bench.baselines.raw_udp import RawUdp
 from fedrdma_fate.bench.selection import select_by_name
 
-__all__ = ["Baseline", "all_baselines", "select_baselines"]
+__all__ = ["Baseline", "all_baselines", "select_baselines", "usual_baselines"]
 
 
 def all_baselines() -> list[Baseline]:
@@ -38,8 +39,15 @@ def all_baselines() -> list[Baseline]:
         GatewayPair("fedrdma", "shm"),
         GatewayPair("fedrdma", "tcp"),
         GatewayPair("grpc", "grpc"),
+        FateRabbitMq(),
+        FateRabbitMq(replicating=True),
         FateStandalone(),
     ]
+
+
+def usual_baselines() -> list[Baseline]:
+    """Those that are measured where none is named: FATE's RabbitMQ backend takes minutes, and needs RabbitMQ."""
+    return [baseline for baseline in all_baselines() if not isinstance(baseline, FateRabbitMq)]
 
 
 def select_baselines(names: Sequence[str]) -> list[Baseline]:

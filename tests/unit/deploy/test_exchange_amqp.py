@@ -17,11 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
-from deploy.softroce.programs.exchange import rabbitmq, rounds
+from deploy.softroce.programs.exchange import rounds
 from deploy.softroce.programs.exchange.__main__ import take_part
 from deploy.softroce.programs.exchange.interface import Host, MadeModels, Options, model_of
-from deploy.softroce.programs.exchange.rabbitmq import MANAGEMENT, USER, Broker, running_rabbitmq
+from fedrdma_fate.bench import rabbitmq
 from fedrdma_fate.bench.protocols.brokers import RabbitMq, amqp_problem
+from fedrdma_fate.bench.rabbitmq import MANAGEMENT, USER, Broker, running_rabbitmq
 
 SIZE = 20_000
 """Bytes of a model."""
@@ -130,7 +131,7 @@ def test_a_broker_that_is_killed_in_a_round_fails_it_with_what_was_not_delivered
 def test_a_broker_ends_with_the_process_that_started_it_however_that_ends() -> None:
     program = (
         "import sys\n"
-        "from deploy.softroce.programs.exchange.rabbitmq import running_rabbitmq\n"
+        "from fedrdma_fate.bench.rabbitmq import running_rabbitmq\n"
         f"with running_rabbitmq('127.0.0.1', [{MANAGEMENT!r}]) as broker:\n"
         "    print(broker.management_port, flush=True)\n"
         "    sys.stdin.read()\n"

@@ -33,7 +33,7 @@ from deploy.softroce.programs.exchange.rounds import run_server, run_silo
 from deploy.softroce.programs.meeting import Chair, Seat, chaired, seated
 
 if TYPE_CHECKING:
-    from deploy.softroce.programs.exchange.rabbitmq import Broker
+    from fedrdma_fate.bench.rabbitmq import Broker
 
 
 SEVERAL = 2
@@ -138,7 +138,7 @@ def _shared_broker(host: Host, each: Sequence[Options]) -> Iterator[Broker | Non
     if len(by_amqp) < SEVERAL:
         yield None
         return
-    from deploy.softroce.programs.exchange.rabbitmq import MANAGEMENT, running_rabbitmq
+    from fedrdma_fate.bench.rabbitmq import MANAGEMENT, running_rabbitmq
 
     plugins = [MANAGEMENT] if "fate-rabbitmq" in by_amqp else []
     with running_rabbitmq(host.address, plugins) as broker:

@@ -26,10 +26,10 @@ from deploy.softroce.programs.exchange.interface import (
     Silo,
     models_of,
 )
-from deploy.softroce.programs.exchange.rabbitmq import START_WITHIN_SECONDS, USER, Broker, running_rabbitmq
 from deploy.softroce.programs.exchange.tcp import NEVER_SECONDS
 from deploy.softroce.programs.meeting import Chair, Seat
 from fedrdma_fate.bench.protocols.brokers import RABBITMQ_BESIDE_BYTES, RABBITMQ_MOST_BYTES
+from fedrdma_fate.bench.rabbitmq import START_WITHIN_SECONDS, USER, Broker, running_rabbitmq
 
 DOWN, UP = "fedserver", "fedbench"
 """FedComm's exchanges."""

@@ -32,8 +32,8 @@ from deploy.softroce.programs.exchange.interface import (
     Silo,
     models_of,
 )
-from deploy.softroce.programs.exchange.rabbitmq import FEDERATION, MANAGEMENT, USER, Broker, running_rabbitmq
 from deploy.softroce.programs.meeting import Chair, Seat
+from fedrdma_fate.bench.rabbitmq import FEDERATION, MANAGEMENT, USER, Broker, running_rabbitmq
 
 MODEL = "model"
 """The name under which all models are put: FATE makes queues for each name once."""
@@ -57,12 +57,14 @@ class Way:
         broker: that this host uses.
         mode: `client`, one broker for all, or `replication`, one at each host, joined by a plugin of RabbitMQ's.
         routes: address and port of each party's broker, in the order of the hosts.
+        parties: of the hosts, in their order; None: as of `parties_of`.
     """
 
     session: str
     broker: Broker
     mode: str
     routes: Sequence[tuple[str, int]]
+    parties: Sequence[tuple[str, str]] | None = None
 
 
 @contextlib.contextmanager
@@ -72,7 +74,7 @@ def joined(host: Host, way: Way) -> Iterator[Any]:
     Raises:
         SystemExit: the broker does not take it.
     """
-    everyone, broker = parties_of(host.silos), way.broker
+    everyone, broker = list(way.parties or parties_of(host.silos)), way.broker
     routes = {
         party_id: {"host": address, "port": port}
         for (_, party_id), (address, port) in zip(everyone, way.routes, strict=True)
@@ -235,9 +237,9 @@ def _taking_part(way: Way, host: Host, seat: Seat, options: Options) -> Iterator
 def fate_server(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
     """Of `fate-rabbitmq`: all use the server's broker."""
     with broker_of(host, options, (MANAGEMENT,)) as broker:
-        session = _new_session()
+        session = new_session()
         chair.tell([session, dataclasses.asdict(broker)])
-        with _serving(_way_of_all(session, broker, host), host, chair, options) as server:
+        with _serving(way_of_all(session, broker, host), host, chair, options) as server:
             yield server
 
 
@@ -245,7 +247,7 @@ def fate_server(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
 def fate_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
     """Of `fate-rabbitmq`."""
     session, broker = seat.hear()
-    with _taking_part(_way_of_all(session, Broker(**broker), host), host, seat, options) as silo:
+    with _taking_part(way_of_all(session, Broker(**broker), host), host, seat, options) as silo:
         yield silo
 
 
@@ -254,7 +256,7 @@ def replicating_server(host: Host, chair: Chair, options: Options) -> Iterator[S
     """Of `fate-rabbitmq-replication`: each host uses its own broker, which fetches what the others' hold for it."""
     with running_rabbitmq(host.address, (MANAGEMENT, FEDERATION)) as broker:
         routes = [(broker.address, broker.port), *map(tuple, chair.hear())]
-        session = _new_session()
+        session = new_session()
         chair.tell([session, routes])
         with _serving(Way(session, broker, "replication", routes), host, chair, options) as server:
             yield server
@@ -273,9 +275,11 @@ def replicating_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]
         seat.hear()
 
 
-def _new_session() -> str:
+def new_session() -> str:
+    """Of a job: no other has it."""
     return f"bench-{secrets.token_hex(8)}"
 
 
-def _way_of_all(session: str, broker: Broker, host: Host) -> Way:
-    return Way(session, broker, "client", [(broker.address, broker.port)] * len(host.addresses))
+def way_of_all(session: str, broker: Broker, host: Host, parties: Sequence[tuple[str, str]] | None = None) -> Way:
+    """All use one broker."""
+    return Way(session, broker, "client", [(broker.address, broker.port)] * len(host.addresses), parties)

@@ -14,7 +14,7 @@ import numpy as np
 from deploy.softroce.programs.meeting import PLACE
 
 if TYPE_CHECKING:
-    from deploy.softroce.programs.exchange.rabbitmq import Broker
+    from fedrdma_fate.bench.rabbitmq import Broker
 
 MEETING = "TESTBED_MEETING"
 """Names the unix socket of the meeting, where the hosts are plain processes without a `/run` of their own."""

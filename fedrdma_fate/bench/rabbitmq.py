@@ -45,6 +45,7 @@ class Broker:
         management_port: for HTTP; None without that plugin.
         password: of `USER`, who may do all.
         pid: of the broker's own process.
+        said: the file of what it prints.
     """
 
     address: str
@@ -52,6 +53,7 @@ class Broker:
     management_port: int | None
     password: str
     pid: int
+    said: str = ""
 
 
 @contextlib.contextmanager
@@ -81,7 +83,7 @@ def running_rabbitmq(address: str, plugins: Sequence[str] = ()) -> Iterator[Brok
             broker = stack.enter_context(_child([str(found.server)], environment, home, "broker"))
             for listening in (port, *([] if managed is None else [managed])):
                 _wait_until_it_listens(broker, address, listening, home / "broker.said")
-            yield Broker(address, port, managed, password, broker.pid)
+            yield Broker(address, port, managed, password, broker.pid, str(home / "broker.said"))
 
 
 def _configure(

@@ -1,0 +1,125 @@
+"""FedComm's model as a job of FATE between hosts: the same weights by FATE's RabbitMQ backend and by this project."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.softroce.programs.counters import Counters
+from deploy.softroce.programs.exchange.interface import MEETING
+from fedrdma_fate.bench.protocols.brokers import fate_rabbitmq_problem
+from tests.support.repository import ROOT
+
+fate_training = pytest.importorskip(
+    "deploy.softroce.programs.fate_training", exc_type=ImportError, reason="FATE or pika is missing"
+)
+
+PATIENCE_SECONDS = 280.0
+PROGRAM = ("-m", "deploy.softroce.programs.fate_training")
+CLIENT = {"accuracy": 0.5, "parameters": "a", "running_means": "b", "exchanged": [[11.0, 13.0], [14.0, 15.5]]}
+
+pytestmark = [pytest.mark.fate, pytest.mark.timeout(600)]
+
+
+def job(home: Path, federation: str, *more: str, silos: int = 2) -> list[tuple[int, str, str]]:
+    """Status, output and errors of each host."""
+    place = home / federation.replace("/", "-")
+    place.mkdir()
+    told = {
+        "TESTBED_HOSTS": ",".join(f"127.0.0.{number}" for number in range(1, silos + 2)),
+        "TESTBED_RATE": "",
+        MEETING: str(place / "meeting"),
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(place),
+    }
+    command = [sys.executable, *PROGRAM, federation, "--train", "vgg5", *more]
+    kept = {name: value for name, value in os.environ.items() if name != "TESTBED_NETDEV"}
+    hosts = []
+    for number in range(silos + 1):
+        with (place / f"said-{number}").open("wb") as said, (place / f"errors-{number}").open("wb") as errors:
+            hosts.append(
+                subprocess.Popen(
+                    command,
+                    env={**kept, **told, "TESTBED_HOST": str(number)},
+                    cwd=ROOT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=errors,
+                    start_new_session=True,
+                )
+            )
+    try:
+        statuses = [host.wait(PATIENCE_SECONDS) for host in hosts]
+    finally:
+        end(hosts)
+    return [
+        (status, (place / f"said-{number}").read_text(), (place / f"errors-{number}").read_text())
+        for number, status in enumerate(statuses)
+    ]
+
+
+def end(hosts: Sequence[subprocess.Popen[bytes]]) -> None:
+    """With FATE's workers."""
+    for host in hosts:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(host.pid, signal.SIGKILL)
+        host.wait()
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a short name: sockets are made there."""
+    return tmp_path_factory.mktemp("j")
+
+
+def pictures(home: Path) -> str:
+    made = [sys.executable, "-m", "examples.cifar10_vgg", "stand-in", str(home / "pictures"), "--train", "80"]
+    subprocess.run(made, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    return str(home / "pictures")
+
+
+# half a minute where nothing else runs: three processes that import FATE, twice, and RabbitMQ
+@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.skipif(fate_rabbitmq_problem(0) is not None, reason=f"FATE's RabbitMQ backend {fate_rabbitmq_problem(0)}")
+def test_both_federations_come_to_the_same_weights_to_the_bit(home: Path) -> None:
+    told: list[dict[str, Any]] = []
+    data = pictures(home)
+    for federation in ("fedrdma-x/tcp", "fate-rabbitmq"):
+        done = job(home, federation, "--data", data)
+        assert [status for status, _, _ in done] == [0, 0, 0], [errors[-2000:] for _, _, errors in done]
+        told.append(json.loads(done[0][1]))
+    ours, theirs = told
+    assert ours["parameters"] == theirs["parameters"]
+    for one in told:
+        assert len(one["round_seconds"]) == 1
+        assert 0 < one["round_seconds"][0] <= one["seconds"]
+
+
+# --- what is told ---
+
+
+def test_a_round_is_from_the_first_that_has_trained_to_the_last_that_has_the_average() -> None:
+    late = {**CLIENT, "exchanged": [[10.0, 12.0], [14.5, 17.0]]}
+    told = fate_training.summary([CLIENT, late], 9.0, Counters(5, 0, 7))
+    assert told["round_seconds"] == [3.0, 3.0]
+    assert told["seconds"] == 8.0
+    assert (told["sent_bytes"], told["received_bytes"], told["parameters"]) == (5, 7, "a")
+
+
+def test_clients_that_end_with_different_models_fail_the_job() -> None:
+    with pytest.raises(SystemExit, match="clients ended with 2 different models"):
+        fate_training.summary([CLIENT, {**CLIENT, "parameters": "c"}], 9.0, Counters(5, 0, 7))
+
+
+def test_there_is_one_guest_and_the_server_is_the_arbiter() -> None:
+    assert fate_training.parties_of(3) == [("arbiter", "0"), ("guest", "1"), ("host", "2"), ("host", "3")]
