@@ -209,7 +209,9 @@ def _check_proxy(flow: FlowHome, connect: Callable[[str, int], str]) -> Finding:
     found = f"{name} at {host}:{port}; {files}"
     if problem := connect(host, port):
         front = "listen.flow" if name == "nginx" else "listen.osx"
-        remedy = f"Start what listens there: the gateway's `{front}`. Every job needs it, those of one site, too."
+        is_its_own = name == "nginx" and port == flow.value("fateflow", "http_port")
+        what = "this FATE Flow, its own proxy" if is_its_own else f"the gateway's `{front}`"
+        remedy = f"Start what listens there: {what}. Every job needs it, those of one site, too."
         return Finding(check, "error", f"{found}: {problem}", remedy)
     return fine(check, f"{found}: something listens there")
 

@@ -131,6 +131,15 @@ def test_a_proxy_without_an_entry_is_an_error(tmp_path: Path) -> None:
     assert levels(findings(home(tmp_path, local))) == {"fate flow proxy": "error"}
 
 
+@pytest.mark.parametrize(
+    ("port", "what"), [(9380, "this FATE Flow, its own proxy"), (9390, "the gateway's `listen.flow`")]
+)
+def test_what_is_to_be_started_where_no_proxy_listens_is_told(tmp_path: Path, port: int, what: str) -> None:
+    local = {**FEDRDMA, "federation": {**FEDRDMA["federation"], "nginx": {"host": "127.0.0.1", "http_port": port}}}
+    found = findings(home(tmp_path, local), problem="Connection refused")
+    assert f"Start what listens there: {what}." in found["fate flow proxy"].remedy
+
+
 @pytest.mark.parametrize("parties", [["10000"], [], ["guest:99990"]])
 def test_a_party_that_the_gateway_does_not_serve_is_an_error(tmp_path: Path, parties: list[str]) -> None:
     found = findings(home(tmp_path, QUEUES), {**STATUS, "parties": parties})
