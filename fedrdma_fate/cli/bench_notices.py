@@ -11,7 +11,7 @@ from fedrdma_fate.bench.notices import WAYS, measure_notices, to_document, to_ta
 from fedrdma_fate.bench.report import terminal_table
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, progress
 from fedrdma_fate.cli.failure import told_plainly
-from fedrdma_fate.gateway.config.sizes import parse_byte_count
+from fedrdma_fate.quantities import QuantityError, parse_size
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 _LEAST_UPDATE_BYTES = 256 * 1024
@@ -55,10 +55,9 @@ def _chosen(ways: str) -> list[str]:
 
 def _length(text: str) -> int:
     try:
-        length = parse_byte_count(text.strip())
-    except ValueError as error:
-        remedy = "Write bytes, or a number with a unit."
-        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--sizes: {error}.", remedy) from error
+        length = parse_size(text)
+    except QuantityError as error:
+        raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, f"--sizes: {error}.") from error
     if length < _LEAST_UPDATE_BYTES:
         told = f"--sizes: {text.strip()} is less than 256KiB."
         raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, told, "Smaller updates are not summed.")

@@ -13,7 +13,7 @@ from fedrdma_fate.cli.main import main
 
 
 def test_every_way_is_measured_for_every_size() -> None:
-    outcome = CliRunner().invoke(main, ["bench", "notices", "--sizes", "1MB,512KiB", "--count", "3", "--json"])
+    outcome = CliRunner().invoke(main, ["bench", "notices", "--sizes", "1MB, 524288", "--count", "3", "--json"])
 
     assert outcome.exit_code == 0, outcome.output
     rows = json.loads(outcome.stdout)["rows"]
@@ -45,6 +45,8 @@ def test_there_is_a_table_for_people() -> None:
         (["--ways", "socket,pigeon"], "there is no way 'pigeon'"),
         (["--sizes", "47MB,large"], "--sizes"),
         (["--sizes", "64KiB"], "64KiB is less than 256KiB"),
+        (["--sizes", "1MB,,2MB"], "--sizes"),
+        (["--sizes", "1000000.5"], "--sizes"),
     ],
 )
 def test_what_cannot_be_measured_is_told_before_anything_is(arguments: list[str], told: str) -> None:
