@@ -32,7 +32,10 @@ from tests.support.gateways import PartyTuple, Silos, running_gateways
 from tests.support.repository import ROOT
 
 SECONDS = 300.0
-"""For a script over one federation; the longest takes a third of it on two cores that nobody else uses."""
+"""For a script over one federation; the longest of these takes a third of it on two cores that nobody else uses."""
+
+LONG_SECONDS = 600.0
+"""For those that train many trees, or compute on shared secrets; what takes longer still is told so."""
 
 GRACE_SECONDS = 5.0
 """For the other parties, once one has failed: what they still say tells why."""
@@ -135,17 +138,22 @@ SCRIPTS = (
     Script(f"{_BOOST}/test_hetero_sbt_binary.py", TWO),
     Script(f"{_BOOST}/test_hetero_sbt_binary_with_goss.py", TWO),
     Script(f"{_BOOST}/test_hetero_sbt_binary_multi_host.py", TWO_HOSTS),
-    Script(f"{_BOOST}/test_hetero_sbt_multi.py", TWO),
-    Script(f"{_BOOST}/test_hetero_sbt_regression.py", TWO),
+    Script(f"{_BOOST}/test_hetero_sbt_multi.py", TWO, seconds=LONG_SECONDS),
+    Script(f"{_BOOST}/test_hetero_sbt_regression.py", TWO, seconds=LONG_SECONDS),
     # the guest's part of it is a comment, so that the host waits
     Script(f"{_TREE}/test/test_decision_tree.py", TWO, seconds=45.0),
-    Script(f"{_TREE}/test/test_local_decision_tree.py", TWO),
+    Script(f"{_TREE}/test/test_local_decision_tree.py", TWO, seconds=LONG_SECONDS),
     Script(f"{_TREE}/tree_core/test/test_loss.py", ALONE),
     Script(f"{LAUNCHERS}/secureboost_launcher.py", LAUNCHED),
     Script(f"{LAUNCHERS}/pearson_launcher.py", LAUNCHED, _breast()),
-    Script(f"{LAUNCHERS}/sshe_lr_launcher.py", LAUNCHED, _breast()),
-    Script(f"{LAUNCHERS}/sshe_linr_launcher.py", LAUNCHED, _breast("motor_hetero_guest.csv", "motor_hetero_host.csv")),
-    Script(f"{LAUNCHERS}/sshe_nn_launcher.py", LAUNCHED),
+    Script(f"{LAUNCHERS}/sshe_lr_launcher.py", LAUNCHED, _breast(), seconds=LONG_SECONDS),
+    Script(
+        f"{LAUNCHERS}/sshe_linr_launcher.py",
+        LAUNCHED,
+        _breast("motor_hetero_guest.csv", "motor_hetero_host.csv"),
+        seconds=LONG_SECONDS,
+    ),
+    Script(f"{LAUNCHERS}/sshe_nn_launcher.py", LAUNCHED, seconds=LONG_SECONDS),
     Script(f"{LAUNCHERS}/smpc_launcher.py", LAUNCHED, ("--proc", "fate.ml.mpc:MPCModule")),
     Script(f"{LAUNCHERS}/fedpass_nn_launcher.py", LAUNCHED, wants="torchvision"),
 )
@@ -392,7 +400,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fate", type=Path, help="FATE's source, release 2.2.0")
     parser.add_argument("--only", action="append", default=[], metavar="WORD", help="scripts with it in their name")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="most for a script over one federation")
+    parser.add_argument("--seconds", type=float, default=LONG_SECONDS, help="most for a script over one federation")
     parser.add_argument("--results", type=Path, help="JSON file with what was found; what is there is not run again")
     parser.add_argument("--json", action="store_true", help="print the results as JSON, not as a table")
     parser.add_argument("--logs", type=Path, help="a directory that does not exist yet, for what the parties print")
