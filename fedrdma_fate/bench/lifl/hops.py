@@ -42,12 +42,15 @@ class Moved:
         sender_cpu_seconds: of the process that sends it.
         cpu_seconds: of all others.
         memory_bytes: by how much their memory grew, at most; 0 where nobody looked.
+        least_seconds: the shortest of those of which the median is given: what it takes on a busy host where it has not
+            to wait for a core.
     """
 
     seconds: float
     sender_cpu_seconds: float
     cpu_seconds: float
     memory_bytes: int = 0
+    least_seconds: float = 0.0
 
 
 def setting_of(model: str, parameters: int | None, bytes_per_parameter: int, updates: int) -> AggregateSetting:
@@ -71,6 +74,7 @@ def median_of(moves: Sequence[Moved], memory_bytes: int = 0) -> Moved:
         statistics.median(each.sender_cpu_seconds for each in moves),
         statistics.median(each.cpu_seconds for each in moves),
         memory_bytes,
+        min(each.seconds for each in moves),
     )
 
 
