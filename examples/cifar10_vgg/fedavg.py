@@ -66,7 +66,11 @@ class TimedClient(FedAVGClient):  # type: ignore[misc]  # FATE has no types
 
 class SeededMasks(TrainerCallback):  # type: ignore[misc]  # transformers has no types
     """Masks of the secure aggregation that come from a seed: those of FATE's key exchange, which takes place all the
-    same, change the last bits of a sum from run to run, and nothing can seed them."""
+    same, change the last bits of a sum from run to run, and nothing can seed them.
+
+    A client shares its mask with one other: those of several FATE adds in an order that is another in each process,
+    which changes last bits as well. What travels is as long.
+    """
 
     def __init__(self, seed: int, ranks: Sequence[int]) -> None:
         self._seed, self._ranks = seed, ranks
@@ -76,11 +80,16 @@ class SeededMasks(TrainerCallback):  # type: ignore[misc]  # transformers has no
         """Behind FATE's own callbacks, which make the aggregator."""
         mine = self.client.ctx.local.rank
         secrets = {
-            rank: hashlib.sha256(f"{self._seed}/{min(rank, mine)}/{max(rank, mine)}".encode()).digest()
-            for rank in self._ranks
-            if rank != mine
+            other: hashlib.sha256(f"{self._seed}/{min(other, mine)}/{max(other, mine)}".encode()).digest()
+            for other in partners(self._ranks, mine)
         }
         self.client.aggregator._aggregator.model_aggregator._mixer = RandomMix(secrets, mine)
+
+
+def partners(ranks: Sequence[int], mine: int) -> Sequence[int]:
+    """Whom a client shares its seeded mask with: its neighbour in pairs; an odd last one with nobody."""
+    at = ranks.index(mine) ^ 1
+    return ranks[at : at + 1]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ fate_training = pytest.importorskip(
     "deploy.softroce.programs.fate_training", exc_type=ImportError, reason="FATE or pika is missing"
 )
 
+partners = pytest.importorskip("examples.cifar10_vgg.fedavg", exc_type=ImportError, reason="FATE is missing").partners
+
 PATIENCE_SECONDS = 280.0
 PROGRAM = ("-m", "deploy.softroce.programs.fate_training")
 CLIENT = {"accuracy": 0.5, "parameters": "a", "running_means": "b", "exchanged": [[11.0, 13.0], [14.0, 15.5]]}
@@ -123,3 +125,7 @@ def test_clients_that_end_with_different_models_fail_the_job() -> None:
 
 def test_there_is_one_guest_and_the_server_is_the_arbiter() -> None:
     assert fate_training.parties_of(3) == [("arbiter", "0"), ("guest", "1"), ("host", "2"), ("host", "3")]
+
+
+def test_seeded_masks_cancel_in_pairs() -> None:
+    assert [partners([1, 2, 4], rank) for rank in (1, 2, 4)] == [[2], [1], []]
