@@ -4,7 +4,8 @@
 
 Clients of two sites and an arbiter at a third, each a process, over gateways that are processes, too; FATE's own
 library, hooked as in any job. Each row is one job, of the same models, data and masks: FATE's key exchange runs, and
-then the masks are drawn anew of seeds that are always the same, so what the arbiter has can be compared by its bits.
+then the masks are drawn anew of seeds that are always the same, so what the arbiter has can be compared by its bits,
+between rows: from one run of this program to another, the order in which a party adds its masks is another.
 Processes of parties are forked after torch has been imported, so that 65 of them fit one machine.
 """
 
@@ -348,9 +349,12 @@ def run_rows(job: Job, rows: Sequence[Row], home: Path) -> list[dict[str, Any]]:
     """Jobs, one after the other."""
     # imported once, before any process is forked
     import fate.ml.nn.homo.fedavg  # noqa: F401
+    from fate_utils.secure_aggregation_helper import RandomMix
 
     import fedrdma_fate.fate.federation  # noqa: F401
 
+    # a party adds its masks in an order that its process draws with the first mixer: here, so that all rows have it
+    RandomMix({1: bytes(32)}, 0)
     # what lies here is written by no collection of a child's, and stays shared
     gc.collect()
     gc.freeze()
