@@ -244,6 +244,7 @@ class GatewayClient:
         mode: Mode | None = None,
         parties: Sequence[Party] | None = None,
         connect_timeout: float = 30.0,
+        brief: bool = False,
     ) -> None:
         """Attach to the gateway at `unix:///path`.
 
@@ -254,13 +255,20 @@ class GatewayClient:
             mode: transfer mode that this job asks for, or None for the gateway's.
             parties: everybody in the session, who alone can send messages of it; None where that is not known.
             connect_timeout: seconds to wait for a gateway that is not there yet.
+            brief: for a message or two by one thread: attaches once, and a second time when something may be released.
 
         Raises:
             GatewayError: GATEWAY_UNREACHABLE after `connect_timeout` seconds, WRONG_PARTY, CLIENT_PROTOCOL.
             ConfigError: CONFIG_BAD_VALUE when the address is not of that form.
         """
         self._membership = Membership(
-            socket_path(address), session, party, mode, connect_timeout, None if parties is None else tuple(parties)
+            socket_path(address),
+            session,
+            party,
+            mode,
+            connect_timeout,
+            None if parties is None else tuple(parties),
+            brief,
         )
         self._connections: Connections | None = Connections(self._membership)
 

@@ -69,8 +69,9 @@ _STOPPING_SECONDS = 0.1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Membership:
-    """Who connects: the gateway's socket, the session, the party, the mode it asks for, its time-out in seconds, and
-    who is in the session, None where that is not known."""
+    """Who connects: the gateway's socket, the session, the party, the mode it asks for, its time-out in seconds, who is
+    in the session, None where that is not known, and whether it is for a message or two by one thread: a second
+    connection is then worth its while only once there is something to release."""
 
     path: Path
     session: str
@@ -78,6 +79,7 @@ class Membership:
     mode: Mode | None
     timeout: float
     parties: tuple[Party, ...] | None = None
+    brief: bool = False
 
 
 class _UnansweredError(GatewayError):
@@ -118,14 +120,17 @@ class Connections:
         self._idle: list[socket.socket] = []
         self._owed: deque[int] = deque()
         self._mapped: dict[int, weakref.ref[mmap.mmap]] = {}
-        # the first connection only carries releases
-        self._releases, attached, region = self._open(membership.timeout)
+        connection, attached, region = self._open(membership.timeout)
         self._incarnation, self._patience = attached.incarnation, attached.patience
+        # the first connection only carries releases
+        self._releases: socket.socket | None = connection
+        if membership.brief:
+            self._releases, self._idle = None, [connection]
         try:
             self._region_file = _file_of(region)
             self._send_region = map_for_writing(region)
         except BaseException:
-            self._releases.close()
+            connection.close()
             raise
         finally:
             os.close(region)
@@ -190,6 +195,8 @@ class Connections:
                 if isinstance(request, Get | Sum) and ends is not None:
                     request = msgspec.structs.replace(request, timeout=max(0.0, ends - now))
             else:
+                if self._releases is None and (self._held or self._owed):
+                    self._open_releases()
                 self._pay()
                 return answer
 
@@ -293,19 +300,33 @@ class Connections:
     def close(self) -> None:
         """Close this process's descriptors, in a child those it has inherited; leases still held go back."""
         self._drop_idle()
-        self._releases.close()
+        if self._releases is not None:
+            self._releases.close()
         if self.of_this_process:
             _unmap(self._send_region)
 
+    def _open_releases(self) -> None:
+        """Open the connection that only carries releases; where that cannot be, the next call tries again."""
+        with self._going_on, contextlib.suppress(FedRDMAError, OSError):
+            if self._releases is not None:
+                return
+            connection, attached, region = self._open(0.0)
+            os.close(region)
+            if attached.incarnation == self._incarnation:
+                self._releases = connection
+            else:
+                connection.close()
+
     def _pay(self) -> None:
-        while self._owed:
+        releases = self._releases
+        while self._owed and releases is not None:
             try:
                 lease = self._owed.popleft()
             except IndexError:
                 # another thread was faster
                 return
             try:
-                self._releases.send(encode_message(ReleaseLeases((lease,))), socket.MSG_DONTWAIT)
+                releases.send(encode_message(ReleaseLeases((lease,))), socket.MSG_DONTWAIT)
             except BlockingIOError:
                 # the next request tries again
                 self._owed.append(lease)
@@ -361,7 +382,8 @@ class Connections:
                     releases.close()
                     raise
                 before, self._releases = self._releases, releases
-                before.close()
+                if before is not None:
+                    before.close()
                 self._incarnation, self._patience = attached.incarnation, attached.patience
                 logger.warning("%s goes on with the next run of its gateway", self._membership.party)
             with self._lock:

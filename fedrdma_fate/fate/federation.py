@@ -268,13 +268,13 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
 
     def push_bytes(self, v: bytes, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
         """See `push_object`, for bytes as they are."""
-        self._refuse_second_push(name, tag, parties)
-        super().push_bytes(v, name, tag, parties)
+        with self._pushing(name, tag, parties):
+            super().push_bytes(v, name, tag, parties)
 
     def push_table(self, table: Any, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
         """See `push_object`, for a table."""
-        self._refuse_second_push(name, tag, parties)
-        super().push_table(table, name, tag, parties)
+        with self._pushing(name, tag, parties):
+            super().push_table(table, name, tag, parties)
 
     def pull_bytes(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> list[Any]:
         """Wait for bytes or an object from each party.
@@ -440,6 +440,16 @@ class FedRDMAFederation(Federation):  # type: ignore[misc]
     def __getstate__(self) -> None:
         # functions that FATE sends to its workers sometimes close over the context; connections stay here
         return None
+
+    @contextlib.contextmanager
+    def _pushing(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> Iterator[None]:
+        """Refuse a second push; one that has failed may be made again: then what of it was pushed is the same push."""
+        self._refuse_second_push(name, tag, parties)
+        try:
+            yield
+        except Exception:
+            self._push_history.difference_update((name, tag, party) for party in parties)
+            raise
 
     def _refuse_second_push(self, name: str, tag: str, parties: Sequence[PartyTuple]) -> None:
         for party in parties:

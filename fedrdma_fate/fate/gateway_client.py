@@ -93,8 +93,8 @@ class Connector(Protocol):
         """Everybody in the session."""
         ...
 
-    def connect(self) -> Client:
-        """A new connection.
+    def connect(self, *, brief: bool = False) -> Client:
+        """A new connection; a brief one is for a message or two by one thread, and costs less.
 
         Raises:
             GatewayError: GATEWAY_UNREACHABLE, or WRONG_PARTY when that gateway does not serve the party.
@@ -122,7 +122,7 @@ class GatewayConnector:
     mode: Mode | None = None
     connect_timeout: float = 30.0
 
-    def connect(self) -> Client:
+    def connect(self, *, brief: bool = False) -> Client:
         """See `Connector.connect`."""
         return GatewayClient(
             self.address,
@@ -131,6 +131,7 @@ class GatewayConnector:
             mode=self.mode,
             parties=self.parties,
             connect_timeout=self.connect_timeout,
+            brief=brief,
         )
 
 
@@ -221,8 +222,9 @@ class SoloConnector:
         """Only the local one."""
         return (self.party,)
 
-    def connect(self) -> Client:
+    def connect(self, *, brief: bool = False) -> Client:
         """See `Connector.connect`."""
+        del brief
         return SoloClient(self.party, self.session)
 
 

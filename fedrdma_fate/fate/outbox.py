@@ -7,20 +7,13 @@ import threading
 from collections.abc import Sequence
 
 from fedrdma_fate.client.client import WHOLE, LossTolerance, SendLease
-from fedrdma_fate.client.protocol import DIGESTED_AT_COMMIT_BYTES, DIGESTED_BY_TASKS_BYTES
-from fedrdma_fate.core.digest import block_digest, blocks_of
 from fedrdma_fate.fate.gateway_client import Client, Connector
-from fedrdma_fate.fate.leasing import lease_visibly
+from fedrdma_fate.fate.leasing import lease_visibly, tell_digests, wants_digests
 from fedrdma_fate.fate.serialise import ObjectPlan
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, MessageKind, Party
 
 EARLY_FROM_BYTES = 16 * 2**20
 """Objects from this size on are sent while they are being written."""
-
-
-def wants_digests(total_bytes: int) -> bool:
-    """Whether the gateway is told those of a payload that is sent when it is whole: by them it knows it again."""
-    return DIGESTED_AT_COMMIT_BYTES < total_bytes <= DIGESTED_BY_TASKS_BYTES
 
 
 @dataclasses.dataclass
@@ -94,8 +87,7 @@ class Outbox:
             lease = lease_visibly(self._client, len(body), self._put_timeout, name)
             try:
                 lease.buffer[:] = body
-                if wants_digests(len(body)):
-                    lease.written(0, [block_digest(lease.buffer[start:end]) for start, end in blocks_of(len(body))])
+                tell_digests(lease, len(body))
                 lease.commit(name, tag, destinations, kind)
             except BaseException:
                 lease.release()

@@ -5,6 +5,7 @@ What a peer sends is checked pair by pair before the engine gets it (`table_chec
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import time
@@ -17,24 +18,21 @@ from typing import Any
 from fedrdma_fate.client.client import Received
 from fedrdma_fate.fate.gateway_client import Client, Connector
 from fedrdma_fate.fate.journal import Journal
-from fedrdma_fate.fate.leasing import lease_visibly
+from fedrdma_fate.fate.leasing import lease_visibly, tell_digests
 from fedrdma_fate.fate.malformed import malformed
+from fedrdma_fate.fate.spark_engine import in_order, is_sparks, made_by_spark, run_over
 from fedrdma_fate.fate.table_batches import Pair, batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.fate.table_check import check_partitions, check_serdes_types, checked_pairs
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError, error_from_code
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES, Party
 
-BATCH_BYTES = 64 * 1024 * 1024
-"""A partition travels in messages of about this size; a larger value travels alone."""
-
-_SORTED_MEMORY_MB = 512
-"""Of a worker of Spark's that sorts a partition, before it goes on on disk: Spark's own default."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""A partition travels in messages of about this size; a larger value travels alone. While one is on its way, the worker
+writes the next, also where all workers share a small send region, and a message that is made again is known again
+(`DIGESTED_BY_TASKS_BYTES`)."""
 
 _DYING_SECONDS = 10.0
 """A worker that was killed may still have a partition for so long, as far as its gateway knows."""
-
-_SPARK = "fate.arch.computing.backends.spark"
-"""Where FATE's engine of that name is; asked for by name, as it imports pyspark."""
 
 # how FATE's standalone engine tells what a worker raised: by its text, in a RuntimeError of its own
 _WORKER_FAILURE = re.compile(r"Partition \d+ exec failed: \[(FR\d{3})\] (.*)", re.DOTALL)
@@ -51,7 +49,7 @@ class PartitionSender:
         destinations: who gets it.
         put_timeout: seconds to wait for room, per message.
         journal: file for the record of puts.
-        sorts: whether the engine may give the same partition in another order when it runs this again.
+        repeats: whether the engine may run this again, and give the same partition in another order then.
     """
 
     connector: Connector
@@ -60,15 +58,15 @@ class PartitionSender:
     destinations: tuple[Party, ...]
     put_timeout: float | None
     journal: Path | None
-    sorts: bool = False
+    repeats: bool = False
 
     def __call__(self, partition: int, pairs: Iterable[Pair]) -> list[Pair]:
         """Send a partition; the table made of the results is empty."""
         journal = Journal(self.journal, self.connector.session, self.connector.party)
-        client = self.connector.connect()
+        client = self.connector.connect(brief=True)
         try:
-            in_order = _sorted(pairs) if self.sorts else pairs
-            for number, (batch, is_last) in enumerate(_batches(in_order)):
+            ordered = in_order(pairs) if self.repeats else pairs
+            for number, (batch, is_last) in enumerate(_batches(ordered)):
                 started = time.monotonic()
                 name = _message_name(self.name, partition, number)
                 total = self._send(client, name, batch, is_last)
@@ -89,6 +87,8 @@ class PartitionSender:
         lease = lease_visibly(client, total, self.put_timeout, name)
         try:
             encode_batch(batch, is_last, lease.buffer)
+            if self.repeats:
+                tell_digests(lease, total)
             lease.commit(name, self.tag, self.destinations, "partition")
         except BaseException:
             lease.release()
@@ -132,7 +132,7 @@ class PartitionReceiver:
             GatewayError: PULL_TIMEOUT, or the gateway is gone or refuses.
         """
         journal = Journal(self.journal, self.connector.session, self.connector.party)
-        client = self.connector.connect()
+        client = self.connector.connect(brief=True)
         try:
             number, is_last = 0, False
             while not is_last:
@@ -166,15 +166,6 @@ def _repeats(computing: Any) -> bool:
     return not hasattr(computing, "get_standalone_session")
 
 
-def _sorted(pairs: Iterable[Pair]) -> Iterable[Pair]:
-    """Pairs by their bytes, sorted on disk where they are many: one that was lost and is made anew is the same push."""
-    from pyspark.serializers import CPickleSerializer
-    from pyspark.shuffle import ExternalSorter
-
-    found: Iterable[Pair] = ExternalSorter(_SORTED_MEMORY_MB, CPickleSerializer()).sorted(iter(pairs))
-    return found
-
-
 def _batches(pairs: Iterable[Pair]) -> Iterator[tuple[list[Pair], bool]]:
     """Cut a partition into batches, the last one marked; an empty partition is one empty batch."""
     batch: list[Pair] = []
@@ -203,15 +194,37 @@ def push_table(
     put_timeout: float | None,
     journal: Path | None,
 ) -> None:
-    """Send a table; returns when every partition has been handed to the gateway."""
-    sorts = type(table).__module__.startswith(_SPARK)
-    sender = PartitionSender(connector, name, tag, tuple(destinations), put_timeout, journal, sorts)
-    table.mapPartitionsWithIndexNoSerdes(
-        sender,
-        output_key_serdes_type=table.key_serdes_type,
-        output_value_serdes_type=table.value_serdes_type,
-        output_partitioner_type=table.partitioner_type,
-    )
+    """Send a table; returns when every partition has been handed to the gateway.
+
+    Raises:
+        GatewayError: DUPLICATE_PUSH, or the gateway is gone or refuses.
+        MemoryPoolError: POOL_TIMEOUT or PAYLOAD_TOO_LARGE.
+        Exception: else as the engine raises it.
+    """
+    by_spark = is_sparks(table)
+    sender = PartitionSender(connector, name, tag, tuple(destinations), put_timeout, journal, repeats=by_spark)
+    if by_spark:
+        run_over(table, sender)
+        return
+    with _told_by_code():
+        table.mapPartitionsWithIndexNoSerdes(
+            sender,
+            output_key_serdes_type=table.key_serdes_type,
+            output_value_serdes_type=table.value_serdes_type,
+            output_partitioner_type=table.partitioner_type,
+        )
+
+
+@contextlib.contextmanager
+def _told_by_code() -> Iterator[None]:
+    """What a worker of the standalone engine raised inside is raised with its code, where it has one."""
+    try:
+        yield
+    except RuntimeError as error:
+        told = _WORKER_FAILURE.match(str(error))
+        if told is None:
+            raise
+        raise error_from_code(told[1], told[2]) from error
 
 
 def made_by_workers(computing: Any, meta: Any, make: Callable[[int, Iterable[Pair]], Iterator[Pair]]) -> Any:
@@ -222,8 +235,8 @@ def made_by_workers(computing: Any, meta: Any, make: Callable[[int, Iterable[Pai
         meta: what table it is (FATE's TableMeta).
         make: the pairs of a partition by its number; called in workers.
     """
-    if type(computing).__module__.startswith(_SPARK):
-        return _made_by_spark(meta, make)
+    if is_sparks(computing):
+        return made_by_spark(meta, make)
     placeholder = computing.parallelize(
         range(meta.num_partitions),
         include_key=False,
@@ -236,22 +249,6 @@ def made_by_workers(computing: Any, meta: Any, make: Callable[[int, Iterable[Pai
         output_value_serdes_type=meta.value_serdes_type,
         output_partitioner_type=meta.partitioner_type,
     )
-
-
-def _made_by_spark(meta: Any, make: Callable[[int, Iterable[Pair]], Iterator[Pair]]) -> Any:
-    """As FATE's engine makes a table, but that it would deal the pairs to their partitions once more.
-
-    They are in them: the sender's engine has dealt them, by the same partitioner. It would cost a shuffle of the table.
-    """
-    from fate.arch.computing.backends.spark import Table
-    from pyspark import SparkContext, StorageLevel
-
-    count = meta.num_partitions
-    rdd = SparkContext.getOrCreate().parallelize(range(count), count).mapPartitionsWithIndex(make)
-    # the engine's level
-    rdd.persist(StorageLevel.MEMORY_AND_DISK)
-    rdd.count()
-    return Table(rdd, meta.key_serdes_type, meta.value_serdes_type, meta.partitioner_type)
 
 
 def pull_table(
@@ -284,8 +281,7 @@ def pull_table(
     Raises:
         FateError: NAME_FORBIDDEN or PAYLOAD_MALFORMED; nothing of the table can be used then.
         GatewayError: PULL_TIMEOUT, or the gateway is gone or refuses.
-        Exception: as the engine raises it. One that puts off its work, as Spark, raises later and by itself, with the
-            code in the text.
+        Exception: as the engine raises it.
     """
     check_serdes_types(meta.key_serdes_type, meta.value_serdes_type)
     check_partitions(meta.num_partitions)
@@ -301,13 +297,8 @@ def pull_table(
         tuple(allowed_names),
         keeps=_repeats(computing),
     )
-    try:
+    with _told_by_code():
         table = made_by_workers(computing, meta, receiver)
-    except RuntimeError as error:
-        told = _WORKER_FAILURE.match(str(error))
-        if told is None:
-            raise
-        raise error_from_code(told[1], told[2]) from error
     if receiver.keeps:
         # by a finalizer, which may run anywhere: so it does nothing but note it
         weakref.finalize(table, forgotten.append, (f"{name}#", tag, source)).atexit = False  # type: ignore[misc]

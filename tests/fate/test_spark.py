@@ -5,9 +5,11 @@ Skipped where pyspark or a Java is missing; `pip install pyspark==3.5.3` and a J
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ from fate.arch.context import Context
 
 from fedrdma_fate.fate import small_tables, tables
 from fedrdma_fate.fate.gateway_client import to_party
-from tests.support.spark import KilledOnce, imported
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from tests.support.sites import eventually
+from tests.support.spark import KilledOnce, StoppedWithSlot, imported
 from tests.support.spark_cluster import missing, running_spark, standalone_and_spark
 
 pytestmark = [pytest.mark.fate, pytest.mark.skipif(bool(missing()), reason=missing())]
@@ -26,6 +30,8 @@ SITE_OF = {GUEST: "a", HOST: "b"}
 ROWS = {number: bytes([number]) * (number * 100) for number in range(100)}
 LARGE = {number: bytes([number]) * 50_000 for number in range(20)}
 """More than a gateway takes inline: each partition lies in a slot."""
+STARTED_SECONDS = 60.0
+"""For a worker to start, or to be ended, on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +53,9 @@ def parties(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
 def killing(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of Spark that move a partition are killed, each partition's once in the middle and once at its end."""
     del spark
-    from fate.arch.computing.backends.spark import Table
-
-    moved = Table.mapPartitionsWithIndexNoSerdes
-
-    def with_kills(table: Any, function: Any, **types: Any) -> Any:
-        return moved(table, KilledOnce(function, tmp_path), **types)
-
-    made = tables._made_by_spark
-    monkeypatch.setattr(Table, "mapPartitionsWithIndexNoSerdes", with_kills)
-    monkeypatch.setattr(tables, "_made_by_spark", lambda meta, make: made(meta, KilledOnce(make, tmp_path)))
+    run, made = tables.run_over, tables.made_by_spark
+    monkeypatch.setattr(tables, "run_over", lambda table, function: run(table, KilledOnce(function, tmp_path)))
+    monkeypatch.setattr(tables, "made_by_spark", lambda meta, make: made(meta, KilledOnce(make, tmp_path)))
 
 
 def sent_by_spark(parties: dict[tuple[str, str], Context], rows: dict[int, bytes], name: str) -> dict[int, bytes]:
@@ -151,11 +150,52 @@ def test_a_task_that_sends_other_bytes_under_the_same_name_is_refused(
     push(first)
     push(first)
 
-    with pytest.raises(Exception, match="FR603"):
+    with pytest.raises(GatewayError) as caught:
         push(other)
+
+    assert caught.value.code is ErrorCode.DUPLICATE_PUSH
 
     [found] = parties[GUEST].federation.pull_table("same", "0", [HOST], [first])
     assert dict(found.collect()) == {1: b"first"}
+
+
+def test_a_table_whose_executors_do_not_reach_the_gateway_is_refused_and_may_be_put_again(
+    parties: dict[tuple[str, str], Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = parties[HOST]
+    table = host.computing.parallelize([(1, b"one")], include_key=True, partition=1)
+    # as on a host that has no gateway
+    elsewhere = dataclasses.replace(host.federation._connector, address=f"unix://{tmp_path}/none", connect_timeout=0.1)
+    with monkeypatch.context() as patch:
+        patch.setattr(host.federation, "_connector", elsewhere)
+
+        with pytest.raises(GatewayError) as caught:
+            host.guest.put("from-elsewhere", table)
+
+    assert caught.value.code is ErrorCode.GATEWAY_UNREACHABLE
+    host.guest.put("from-elsewhere", table)
+    assert dict(parties[GUEST].hosts[0].get("from-elsewhere").collect()) == {1: b"one"}
+
+
+def test_a_table_that_spark_is_told_to_give_up_in_its_push_leaves_no_slot_and_may_be_put_again(
+    spark: Any, parties: dict[tuple[str, str], Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = parties[HOST]
+    table = host.computing.parallelize(list(LARGE.items()), include_key=True, partition=2)
+    run, stopped = tables.run_over, tmp_path / "stopped"
+    sending = functools.partial(StoppedWithSlot, stopped=stopped, kills=False)
+    with monkeypatch.context() as patch, ThreadPoolExecutor(1) as thread:
+        patch.setattr(tables, "run_over", lambda table, function: run(table, sending(function)))
+        put = thread.submit(host.guest.put, "given-up", table)
+        eventually(stopped.exists, STARTED_SECONDS)
+        spark.cancelAllJobs()
+
+        with pytest.raises(Exception, match="cancelled"):
+            put.result()
+
+    eventually(lambda: not host.federation._client.status()["pools"][0]["slots"], STARTED_SECONDS)
+    host.guest.put("given-up", table)
+    assert dict(parties[GUEST].hosts[0].get("given-up").collect()) == LARGE
 
 
 def test_workers_that_move_partitions_import_neither_torch_nor_grpc(

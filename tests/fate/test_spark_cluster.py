@@ -5,6 +5,8 @@ Skipped where pyspark or a Java is missing; `pip install pyspark==3.5.3` and a J
 
 from __future__ import annotations
 
+import functools
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ import psutil
 import pytest
 from fate.arch.context import Context
 
+from fedrdma_fate.fate import tables
 from tests.support.sites import eventually
-from tests.support.spark import ExecutorKilledOnce
+from tests.support.spark import ExecutorKilledOnce, StoppedWithSlot
 from tests.support.spark_cluster import EXECUTORS, local_cluster, missing, running_spark, standalone_and_spark
 
 pytestmark = [pytest.mark.fate, pytest.mark.timeout(300), pytest.mark.skipif(bool(missing()), reason=missing())]
@@ -61,24 +64,28 @@ def all_run() -> None:
     eventually(lambda: len(executors()) == EXECUTORS, STARTED_SECONDS)
 
 
+@pytest.mark.parametrize(
+    "dying",
+    [
+        functools.partial(ExecutorKilledOnce, partition=PARTITIONS - 1),
+        functools.partial(StoppedWithSlot, kills=True),
+    ],
+    ids=["reading", "holding-a-slot"],
+)
 def test_a_table_of_which_an_executor_dies_in_the_middle_of_its_push_arrives_whole_and_once(
-    parties: dict[tuple[str, str], Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parties: dict[tuple[str, str], Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying: Any
 ) -> None:
-    from fate.arch.computing.backends.spark import Table
-
     all_run()
     before = {process.pid for process in executors()}
+    name, dead = f"pushed-{secrets.token_hex(4)}", tmp_path / "dead"
     table = parties[HOST].computing.parallelize(list(ROWS.items()), include_key=True, partition=PARTITIONS)
-    moved = Table.mapPartitionsWithIndexNoSerdes
+    run = tables.run_over
 
-    def with_kill(table: Any, function: Any, **types: Any) -> Any:
-        return moved(table, ExecutorKilledOnce(function, tmp_path / "killed", PARTITIONS - 1), **types)
+    monkeypatch.setattr(tables, "run_over", lambda table, function: run(table, dying(function, dead)))
+    parties[HOST].guest.put(name, table)
 
-    monkeypatch.setattr(Table, "mapPartitionsWithIndexNoSerdes", with_kill)
-    parties[HOST].guest.put("pushed", table)
-
-    found = parties[GUEST].hosts[0].get("pushed")
-    assert (tmp_path / "killed").exists()
+    found = parties[GUEST].hosts[0].get(name)
+    assert dead.exists()
     assert {process.pid for process in executors()} != before
     assert found.count() == len(ROWS)
     assert dict(found.collect()) == ROWS

@@ -202,5 +202,6 @@ class FakeConnector:
     party: Party
     parties: tuple[Party, ...]
 
-    def connect(self) -> FakeClient:
+    def connect(self, *, brief: bool = False) -> FakeClient:
+        del brief
         return FakeClient(self.directory, self.session, self.party)

@@ -7,12 +7,18 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import psutil
 
-from fedrdma_fate.fate.table_batches import Pair
+from fedrdma_fate.fate import tables
+from fedrdma_fate.fate.table_batches import Pair, encode_batch
+
+_ENDED_SECONDS = 60.0
+"""For whoever ends a worker."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +74,35 @@ class ExecutorKilledOnce:
             yield pair
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoppedWithSlot:
+    """Runs what sends a partition, in a worker that has written a slot and not handed it over; stopped there, once.
+
+    Attributes:
+        function: what sends a partition.
+        stopped: a file that is there when it was.
+        kills: whether the executor is killed there; else the worker waits until somebody ends it.
+    """
+
+    function: Callable[[int, Iterable[Pair]], Iterable[Pair]]
+    stopped: Path
+    kills: bool
+
+    def __call__(self, partition: int, pairs: Iterable[Pair]) -> Iterable[Pair]:
+        """What the function makes of the pairs."""
+        with mock.patch.object(tables, "encode_batch", self._encode):
+            return self.function(partition, pairs)
+
+    def _encode(self, batch: Sequence[Pair], is_last: bool, buffer: memoryview) -> None:
+        encode_batch(batch, is_last, buffer)
+        if self.stopped.exists():
+            return
+        self.stopped.touch()
+        if self.kills:
+            kill_executor()
+        time.sleep(_ENDED_SECONDS)
+
+
 def kill_executor() -> None:
     """End the executor of this worker, and this worker."""
     # a worker is forked by a process of Python's that the executor has started
@@ -94,8 +129,10 @@ class Made:
     rows: int
     value: bytes
 
-    def __call__(self, partition: int, _pairs: Iterable[Pair]) -> Iterator[Pair]:
+    def __call__(self, partition: int, pairs: Iterable[Pair]) -> Iterator[Pair]:
         """The pairs."""
+        # a worker that has not read its input is ended by Spark, and not used again
+        dropped(partition, pairs)
         first = partition * self.rows
         return ((pickle.dumps(first + number), self.value) for number in range(self.rows))
 

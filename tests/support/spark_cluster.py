@@ -13,7 +13,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,9 +23,12 @@ from fate.arch.context import Context
 
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from tests.support.repository import ROOT
-from tests.support.sites import InProcesses, start_gateways
+from tests.support.sites import InProcesses, Runner, start_gateways
 
 EXECUTORS = 2
+
+READY_SECONDS = 180.0
+"""For a gateway beside a Spark that starts, on a busy machine."""
 
 
 def missing() -> str:
@@ -55,11 +58,7 @@ def running_spark(master: str, directory: Path, **settings: str) -> Iterator[Any
 
     directory.mkdir(parents=True, exist_ok=True)
     given = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.local.dir": str(directory),
+        **_settings(directory),
         **{key.replace("_", "."): value for key, value in settings.items()},
     }
     # the workers are Python processes of Spark's own
@@ -73,33 +72,89 @@ def running_spark(master: str, directory: Path, **settings: str) -> Iterator[Any
             context.stop()
 
 
+def for_processes(master: str, directory: Path) -> dict[str, str]:
+    """What the environment of FATE's processes has besides, that compute with a Spark of their own: it reads a file.
+
+    Args:
+        master: as Spark calls it.
+        directory: for that file, and what executors keep and log; made here.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    settings = {**_settings(directory), "spark.master": master}
+    (directory / "spark-defaults.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    return {
+        "SPARK_CONF_DIR": str(directory),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_WORKER_DIR": str(directory),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+    }
+
+
+def _settings(directory: Path) -> dict[str, str]:
+    """What all Sparks of tests have."""
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(directory),
+    }
+
+
 def local_cluster(megabytes: int = 1024) -> str:
     """The master of two executors of one core and so much memory each."""
     return f"local-cluster[{EXECUTORS},1,{megabytes}]"
+
+
+Engine = Callable[[str], Any]
+"""Makes a computing session of that name."""
+
+
+def by_spark(session: str) -> Any:
+    """Computing by the SparkContext that runs."""
+    from fate.arch.computing.backends.spark import CSession as SparkSession
+
+    return SparkSession(session)
+
+
+@contextlib.contextmanager
+def joined(
+    site_of: Mapping[tuple[str, str], str], engines: Sequence[Engine], directory: Path, runner: Runner, **gateway: Any
+) -> Iterator[dict[tuple[str, str], Context]]:
+    """Contexts of the parties of one session, joined by gateways.
+
+    Args:
+        site_of: the site of each party.
+        engines: what each of them computes with.
+        directory: for the gateways.
+        runner: what runs these.
+        **gateway: of their configuration.
+    """
+    session = f"spark-{secrets.token_hex(4)}"
+    layout = {site: [party[1]] for party, site in site_of.items()}
+    with start_gateways(layout, directory, runner=runner, **gateway) as sites:
+        made = {}
+        for (party, site), engine in zip(site_of.items(), engines, strict=True):
+            computing = engine(session)
+            federation = FedRDMAFederation(session, computing, party, list(site_of), gateway=sites[site].address)
+            made[party] = Context(computing=computing, federation=federation)
+        yield made
 
 
 @contextlib.contextmanager
 def standalone_and_spark(
     site_of: Mapping[tuple[str, str], str], directory: Path
 ) -> Iterator[dict[tuple[str, str], Context]]:
-    """Contexts of two parties of one session, joined by gateways; a SparkContext has to run.
+    """Two parties of one session: the first one computes with the standalone engine, the second one with Spark.
 
     Args:
-        site_of: the site of each party. The first one computes with the standalone engine, the second one with Spark.
+        site_of: the site of each party.
         directory: for gateways and tables.
     """
-    from fate.arch.computing.backends.spark import CSession as SparkSession
 
-    session = f"spark-{secrets.token_hex(4)}"
-    first, second = site_of
-    standalone = CSession(f"{session}-{first[0]}", data_dir=str(directory / "data"), options={"task_cores": 2})
-    with start_gateways(
-        {site: [party[1]] for party, site in site_of.items()}, directory, runner=InProcesses()
-    ) as sites:
-        made = {}
-        for party, computing in ((first, standalone), (second, SparkSession(session))):
-            address = sites[site_of[party]].address
-            federation = FedRDMAFederation(session, computing, party, list(site_of), gateway=address)
-            made[party] = Context(computing=computing, federation=federation)
+    def by_standalone(session: str) -> CSession:
+        return CSession(f"{session}-standalone", data_dir=str(directory / "data"), options={"task_cores": 2})
+
+    with joined(site_of, [by_standalone, by_spark], directory, InProcesses(READY_SECONDS)) as made:
         yield made
-        standalone.destroy()
+        next(iter(made.values())).computing.destroy()

@@ -3,16 +3,21 @@
 `python -m tests.support.spark_times [--megabytes 1000] [--rounds 3]`, which needs pyspark and Java 17: both parties in
 one driver, two executors on this host, two gateways. The kinds of work take turns, round by round:
 
-- `in`: Spark gives a table's partitions to a function that returns nothing; what a push is beside.
+- `in`: FATE's engine gives a table's partitions to a function that returns nothing; what a push is beside.
 - `in and out`: to one that returns what it gets; what a pull is beside.
 - `out`: to one that makes as many pairs out of nothing.
+- `in, one stage`, `out, one stage`: the same without FATE's dealing of pairs to partitions behind it, as a push and a
+  pull go.
 - `push`, `pull`: what the federation does in `ctx.put` and `ctx.get`. A pull is over when Spark has the partitions.
+
+Ratios are of seconds, and, in brackets, of processors' seconds of all processes: these depend less on what runs beside.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import gc
 import os
@@ -21,17 +26,18 @@ import secrets
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import psutil
 from fate.arch.context import Context
 
-from fedrdma_fate.fate.federation import FedRDMAFederation
+from fedrdma_fate.fate.spark_engine import made_by_spark, run_over
 from fedrdma_fate.fate.table_batches import Pair
-from tests.support.sites import InProcesses, start_gateways
+from tests.support.sites import InProcesses
 from tests.support.spark import Made, dropped, unchanged
-from tests.support.spark_cluster import local_cluster, missing, running_spark
+from tests.support.spark_cluster import READY_SECONDS, by_spark, joined, local_cluster, missing, running_spark
 
 GUEST, HOST = ("guest", "9999"), ("host", "10000")
 SITE_OF = {GUEST: "a", HOST: "b"}
@@ -39,11 +45,10 @@ SITE_OF = {GUEST: "a", HOST: "b"}
 PARTITIONS = 8
 SHORT_ROWS = 1000
 VALUE_BYTES = 1_000_000
+WARM_UPS = 1
+"""Rounds in which workers start, and Java compiles what it runs often."""
 MEMORY = {"send_bytes": "128MiB", "receive_bytes": "1280MiB", "ring_slot_bytes": "1MiB"}
 """The receiver's has all of a table of 1 GB, as its task gets it only when it was put."""
-
-READY_SECONDS = 180.0
-"""For a gateway of so much memory on a busy machine."""
 
 EXECUTOR_MEGABYTES = 3072
 """Spark keeps a table that was pulled beside the one that was pushed."""
@@ -59,31 +64,51 @@ def mapped(table: Any, function: Callable[[int, Iterable[Pair]], Iterable[Pair]]
     )
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what came of it."""
-    start = time.perf_counter()
+@dataclasses.dataclass(frozen=True, slots=True)
+class Took:
+    """Of one piece of work: seconds by the clock, and of processors, of this process and all under it."""
+
+    seconds: float
+    processors: float
+
+
+def timed(work: Callable[[], Any]) -> tuple[Took, Any]:
+    """How long it took, and what came of it."""
+    start, before = time.perf_counter(), processor_seconds()
     made = work()
-    return time.perf_counter() - start, made
+    return Took(time.perf_counter() - start, processor_seconds() - before), made
+
+
+def processor_seconds() -> float:
+    """Of this process and all under it: Spark's, whose workers go on from one to the next, and the gateways'."""
+    own = psutil.Process()
+    total = 0.0
+    for process in (own, *own.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 def measure(
     parties: dict[tuple[str, str], Context], rows: int, value: bytes, rounds: int, warm_ups: int
-) -> dict[str, list[float]]:
-    """Seconds of each kind of work, by round; without the first ones, in which workers start."""
+) -> dict[str, list[Took]]:
+    """What each kind of work took, by round; without the first ones, in which workers start."""
     guest, host = parties[GUEST], parties[HOST]
     empty = guest.computing.parallelize(range(PARTITIONS), include_key=False, partition=PARTITIONS)
     make = Made(rows // PARTITIONS, value)
     table = mapped(empty, make)
-    times: dict[str, list[float]] = {}
+    times: dict[str, list[Took]] = {}
     for number in range(rounds + warm_ups):
         name = f"table-{len(value)}-{number}"
         took = {}
-        for kind, source, function in (
-            ("in", table, dropped),
-            ("in and out", table, unchanged),
-            ("out", empty, make),
+        for kind, work in (
+            ("in", functools.partial(mapped, table, dropped)),
+            ("in, one stage", functools.partial(run_over, table, dropped)),
+            ("in and out", functools.partial(mapped, table, unchanged)),
+            ("out", functools.partial(mapped, empty, make)),
+            ("out, one stage", functools.partial(made_by_spark, empty, make)),
         ):
-            took[kind], _ = timed(functools.partial(mapped, source, function))
+            took[kind], _ = timed(work)
             gc.collect()
         took["push"], _ = timed(functools.partial(guest.hosts[0].put, name, table))
         took["pull"], found = timed(functools.partial(host.guest.get, name))
@@ -92,41 +117,29 @@ def measure(
         del found
         gc.collect()
         if number >= warm_ups:
-            for kind, seconds in took.items():
-                times.setdefault(kind, []).append(seconds)
+            for kind, each in took.items():
+                times.setdefault(kind, []).append(each)
     return times
 
 
-BESIDE = {"push": ("in",), "pull": ("in and out", "out")}
-"""What a work's median is divided by."""
+BESIDE = {"push": ("in", "in, one stage"), "pull": ("in and out", "out", "out, one stage")}
+"""What a work's medians are divided by."""
 
 
-def rows_of(title: str, times: dict[str, list[float]]) -> list[str]:
+def rows_of(title: str, times: dict[str, list[Took]]) -> list[str]:
     """Lines of the table."""
-    medians = {kind: statistics.median(each) for kind, each in times.items()}
+    seconds = {kind: statistics.median(took.seconds for took in each) for kind, each in times.items()}
+    processors = {kind: statistics.median(took.processors for took in each) for kind, each in times.items()}
     lines = []
     for kind, each in times.items():
-        beside = ", ".join(f"{medians[kind] / medians[other]:.2f} of {other}" for other in BESIDE.get(kind, ()))
-        told = (title, kind, f"{medians[kind]:.2f} s", f"{min(each):.2f} to {max(each):.2f} s", beside)
+        span = f"{min(took.seconds for took in each):.2f} to {max(took.seconds for took in each):.2f} s"
+        beside = ", ".join(
+            f"{seconds[kind] / seconds[other]:.2f} ({processors[kind] / processors[other]:.2f}) of {other}"
+            for other in BESIDE.get(kind, ())
+        )
+        told = (title, kind, f"{seconds[kind]:.2f} s", span, f"{processors[kind]:.2f} s", beside)
         lines.append("| " + " | ".join(told) + " |")
     return lines
-
-
-@contextlib.contextmanager
-def both_by_spark(directory: Path, context: Any) -> Iterator[dict[tuple[str, str], Context]]:
-    """Two parties with a gateway each, that compute with the same Spark."""
-    del context
-    from fate.arch.computing.backends.spark import CSession
-
-    session = f"spark-{secrets.token_hex(4)}"
-    layout = {site: [party[1]] for party, site in SITE_OF.items()}
-    with start_gateways(layout, directory, runner=InProcesses(READY_SECONDS), memory=MEMORY) as sites:
-        parties = {}
-        for party, site in SITE_OF.items():
-            computing = CSession(session)
-            federation = FedRDMAFederation(session, computing, party, list(SITE_OF), gateway=sites[site].address)
-            parties[party] = Context(computing=computing, federation=federation)
-        yield parties
 
 
 def main() -> None:
@@ -139,18 +152,22 @@ def main() -> None:
         raise SystemExit(lacking)
     tables = (
         (f"{SHORT_ROWS:,} short rows", SHORT_ROWS, b"short"),
-        (f"{given.megabytes} MB in values of 1 MB", given.megabytes, bytes(VALUE_BYTES)),
+        (f"{given.megabytes} MB in values of 1 MB", given.megabytes, secrets.token_bytes(VALUE_BYTES)),
     )
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         directory, load = Path(name), os.getloadavg()[0]
         cluster = local_cluster(EXECUTOR_MEGABYTES)
         memory = {"spark_executor_memory": f"{EXECUTOR_MEGABYTES}m"}
-        context = stack.enter_context(running_spark(cluster, directory / "spark", **memory))
-        parties = stack.enter_context(both_by_spark(directory / "gateways", context))
-        print("| table | work | median | least and most | beside |\n|---|---|---|---|---|", flush=True)
+        stack.enter_context(running_spark(cluster, directory / "spark", **memory))
+        engines = [by_spark for _ in SITE_OF]
+        gateways = joined(SITE_OF, engines, directory / "gateways", InProcesses(READY_SECONDS), memory=MEMORY)
+        parties = stack.enter_context(gateways)
+        print(
+            "| table | work | median | least and most | of processors | beside |\n|---|---|---|---|---|---|", flush=True
+        )
         for number, (title, rows, value) in enumerate(tables):
             # workers go on from table to table
-            found = measure(parties, rows, pickle.dumps(value), given.rounds, warm_ups=int(number == 0))
+            found = measure(parties, rows, pickle.dumps(value), given.rounds, warm_ups=0 if number else WARM_UPS)
             print("\n".join(rows_of(title, found)), flush=True)
         print(f"\nload before: {load:.1f}")
 

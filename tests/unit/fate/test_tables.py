@@ -231,6 +231,22 @@ def test_a_table_that_would_run_code_fails_the_pull_with_its_code_and_nothing_of
     assert not (tmp_path / "made").exists()
 
 
+def test_what_ended_a_worker_that_sends_is_raised_with_its_code_and_the_push_may_be_made_again(
+    make_context: MakeContext,
+) -> None:
+    class Table:
+        key_serdes_type = value_serdes_type = partitioner_type = 0
+
+        def mapPartitionsWithIndexNoSerdes(self, *_: Any, **__: Any) -> Any:  # noqa: N802
+            raise RuntimeError("Partition 0 exec failed: [FR601] no gateway answers.")
+
+    federation = make_context(HOST).federation
+    for _ in range(2):
+        with pytest.raises(GatewayError) as caught:
+            federation.push_table(Table(), "t", "0", [GUEST])
+        assert caught.value.code is ErrorCode.GATEWAY_UNREACHABLE
+
+
 def test_what_the_engine_says_of_its_own_failures_stays_as_it_is(make_context: MakeContext) -> None:
     class Computing:
         def parallelize(self, *_: Any, **__: Any) -> Any:

@@ -1,0 +1,57 @@
+"""What ended a worker of Spark's, found in the text of Spark's exception."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.fate.spark_engine import failure_in, is_sparks
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+
+# as py4j tells of a stage that failed: Python's words, Java's, and both again as their cause
+TOLD = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times:
+Traceback (most recent call last):
+  File "worker.py", line 1247, in main
+    process()
+{words}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:572)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1247, in main
+{words}
+
+\t... 1 more
+"""
+
+
+def test_a_code_in_sparks_text_is_a_typed_error() -> None:
+    words = "fedrdma_fate.wire.errors.GatewayError: [FR603] 'x#0#0' was already pushed. Use another name."
+
+    found = failure_in(TOLD.format(words=words))
+
+    assert isinstance(found, GatewayError)
+    assert found.code is ErrorCode.DUPLICATE_PUSH
+    assert str(found) == "[FR603] 'x#0#0' was already pushed. Use another name."
+
+
+def test_of_several_the_last_ended_the_worker() -> None:
+    words = (
+        "fedrdma_fate.wire.errors.GatewayError: [FR601] there is none.\n\nDuring handling of the above exception\n\n"
+        "fedrdma_fate.wire.errors.MemoryPoolError: [FR404] no room."
+    )
+
+    found = failure_in(TOLD.format(words=words))
+
+    assert found is not None
+    assert found.code is ErrorCode.REGION_UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    "words", ["ValueError: [1] no code", "KeyError: 'FR603'", "a log line says [FR603] in passing"]
+)
+def test_what_has_no_code_stays_sparks_own(words: str) -> None:
+    assert failure_in(TOLD.format(words=words)) is None
+
+
+def test_what_is_not_of_fates_engine_is_not_sparks() -> None:
+    assert not is_sparks(object())
