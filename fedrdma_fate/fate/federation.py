@@ -1,4 +1,7 @@
-"""The federation backend: FATE's interface over the gateway of this site."""
+"""The federation backend: FATE's interface over the gateway of this site.
+
+More than 500 lines: that interface is one class, whose methods share what was pushed, pulled and may be missing.
+"""
 
 from __future__ import annotations
 

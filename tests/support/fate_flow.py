@@ -16,8 +16,9 @@ import sys
 import sysconfig
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -78,6 +79,8 @@ def running_fate_flow(
     proxy_port: int | None = None,
     osx_port: int | None = None,
     grpc_port: int | None = None,
+    engines: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[FateFlow]:
     """Start a server with conf/fate_flow.yaml as it comes, and in the end stop it and the tasks it has started.
 
@@ -90,6 +93,8 @@ def running_fate_flow(
         osx_port: of a gateway's `listen.osx`: scheduling and jobs go there by FATE's own engine `osx`, with nothing of
             ours in its processes.
         grpc_port: where brokers reach it; None takes a free one.
+        engines: default engines in place of those of conf/fate_flow.yaml.
+        environment: what its processes' has besides.
 
     Raises:
         AssertionError: it does not answer, with its output.
@@ -98,6 +103,7 @@ def running_fate_flow(
     grpc_port = grpc_port or free_grpc_port
     http_port = http_port or free_port
     server = FateFlow(directory, http_port)
+    server.environment |= environment
     _make_environment(server.python.parents[1])
     server.command("init", "--ip", "127.0.0.1", "--port", str(http_port), "--home", str(server.home))
     ports = {"http_port": http_port, "grpc_port": grpc_port}
@@ -110,6 +116,7 @@ def running_fate_flow(
     if osx_port is None:
         local = yaml.safe_load(_FRAGMENT.read_text())
         local["fateflow"] |= ports
+        local["default_engines"] |= engines
         local["federation"]["nginx"] |= {**ports, "http_port": proxy_port or http_port}
         local["federation"]["fedrdma"] = backend
         lines = yaml.safe_dump(local)

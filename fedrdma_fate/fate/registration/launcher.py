@@ -3,13 +3,18 @@
 # no `from __future__ import annotations`: FATE's argument parser reads the types of the dataclass below
 
 import functools
+import importlib.util
 import os
+import sys
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from fedrdma_fate.fate.registration.extension import Extension
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
+
+_STANDALONE, _SPARK = "standalone", "spark"
+"""FATE's names of the computing engines that go with this backend in a launcher."""
 
 
 @dataclass
@@ -19,6 +24,8 @@ class FedRDMALauncherArguments:
     Attributes:
         federation_engine: `fedrdma` for this backend.
         context_type: FATE's own; only `local` computing can be combined with this backend.
+        computing_engine: `spark` for FATE's engine of that name, which starts a Spark for each party as Spark's own
+            configuration says. FATE's launcher has no choice there.
         federation_address: `unix:///path` of the gateway's socket.
         fedrdma_gateways: where each silo has its own: `guest:9999=unix:///a.sock,host:10000=unix:///b.sock`.
         fedrdma_mode: transfer mode of this job, empty for the gateway's own.
@@ -34,6 +41,7 @@ class FedRDMALauncherArguments:
 
     federation_engine: str = "standalone"
     context_type: str = "local"
+    computing_engine: str = _STANDALONE
     federation_address: str = ""
     fedrdma_gateways: str = ""
     fedrdma_mode: str = ""
@@ -66,22 +74,44 @@ def _fedrdma_context(module: ModuleType, arguments: Any, computing_session_id: s
             f"--context_type is {arguments.context_type!r} with --federation_engine fedrdma.",
             "Use --context_type local.",
         )
-    from fate.arch.computing.backends.standalone import CSession
     from fate.arch.context import Context
-    from fate.arch.launchers.paths import get_base_dir
 
     from fedrdma_fate.fate.registration.factory import build_federation
 
     local = module.HfArgumentParser(module.LauncherLocalContextArgs).parse_args_into_dataclasses(
         return_remaining_strings=True
     )[0]
-    data_dir = local.data_dir or os.path.join(get_base_dir(), "data")
-    computing = CSession(session_id=computing_session_id, data_dir=data_dir)
+    computing = _computing(arguments.computing_engine, computing_session_id, local.data_dir)
     parties = module.get_parties(local.parties)
     federation = build_federation(
         federation_session_id, computing, parties[local.rank], parties, settings_from(arguments)
     )
     return Context(computing=computing, federation=federation)
+
+
+def _computing(engine: str, session_id: str, data_dir: str | None) -> Any:
+    if engine == _SPARK:
+        if importlib.util.find_spec("pyspark") is None:
+            raise ConfigError(
+                ErrorCode.CONFIG_BAD_VALUE,
+                f"--computing_engine is {engine!r}, and pyspark is not installed.",
+                "Install pyspark in FATE's environment, or use --computing_engine standalone.",
+            )
+        from fate.arch.computing.backends.spark import CSession as SparkSession
+
+        # else workers run whatever is called python3, which need not have FATE
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        return SparkSession(session_id)
+    if engine != _STANDALONE:
+        raise ConfigError(
+            ErrorCode.CONFIG_BAD_VALUE,
+            f"--computing_engine is {engine!r} with --federation_engine fedrdma.",
+            f"Use {_STANDALONE} or {_SPARK}.",
+        )
+    from fate.arch.computing.backends.standalone import CSession
+    from fate.arch.launchers.paths import get_base_dir
+
+    return CSession(session_id=session_id, data_dir=data_dir or os.path.join(get_base_dir(), "data"))
 
 
 def settings_from(arguments: Any) -> dict[str, Any]:

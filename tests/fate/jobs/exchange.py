@@ -15,6 +15,8 @@ def run(ctx: Any) -> None:
     """One party's part."""
     expected = os.environ["EXPECTED_FEDERATION"]
     assert type(ctx.federation).__name__ == expected, type(ctx.federation)
+    computing = os.environ.get("EXPECTED_COMPUTING", "fate.arch.computing.backends.standalone._csession")
+    assert type(ctx.computing).__module__ == computing, type(ctx.computing)
     if ctx.is_on_arbiter:
         _aggregate(ctx)
     else:

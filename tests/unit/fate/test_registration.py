@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import importlib.util
 import logging
 import pickle
 import sys
@@ -195,12 +196,23 @@ def test_the_launcher_without_our_arguments_is_fates(
     assert built == []
 
 
-def test_the_launcher_refuses_what_it_cannot_combine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", ["--context_type=cluster", "--computing_engine=eggroll"])
+def test_the_launcher_refuses_what_it_cannot_combine(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
     from fate.arch.launchers.context_helper import init_context
 
-    launcher_arguments(monkeypatch, "--federation_engine=fedrdma", "--context_type=cluster")
+    launcher_arguments(monkeypatch, "--federation_engine=fedrdma", asked)
 
-    with pytest.raises(ConfigError, match="context_type"):
+    with pytest.raises(ConfigError, match=asked.partition("=")[0]):
+        init_context("computing", "session")
+
+
+def test_the_launcher_says_when_spark_is_asked_for_and_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fate.arch.launchers.context_helper import init_context
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    launcher_arguments(monkeypatch, "--federation_engine=fedrdma", "--computing_engine=spark")
+
+    with pytest.raises(ConfigError, match="pyspark is not installed"):
         init_context("computing", "session")
 
 

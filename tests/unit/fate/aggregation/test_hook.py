@@ -88,7 +88,8 @@ class LossyClient(FakeClient):
 class LossyConnector(FakeConnector):
     path: LossyPath | None = None
 
-    def connect(self) -> LossyClient:
+    def connect(self, *, brief: bool = False) -> LossyClient:
+        del brief
         return LossyClient(self.directory, self.session, self.party, path=self.path)
 
 
