@@ -16,6 +16,10 @@ MOST_QUEUES = 1 << 17
 """Ends of queues, of sessions that their parties have not left, one with a long name as several: some 65 MB.
 None is forgotten for another: its next messages would be taken for those that were, and be lost."""
 
+MOST_BROKER_QUEUES = MOST_QUEUES // 2
+"""Of those, with which no broker of a peer begins another one: it may name as many as it likes, of sessions that nobody
+here ends, and the queues of this site's own clients go on."""
+
 _MOST_DIGITS = 18
 """Of a number: it is one of 64 bits in the journal."""
 
@@ -51,9 +55,9 @@ class QueueNumbers:
         """Number of the next message that is pushed there, or popped; None where nothing is known of that end."""
         return self._numbers.get(key.session, {}).get(_queue(key, end))
 
-    def has_room(self, key: MessageKey, end: End) -> bool:
-        """Whether one more end of a queue can be remembered."""
-        return self._units + _queue(key, end).units <= MOST_QUEUES
+    def has_room(self, key: MessageKey, end: End, *, of_broker: bool = False) -> bool:
+        """Whether one more end of a queue can be remembered, for a peer's OSX broker or for who is of this site."""
+        return self._units + _queue(key, end).units <= (MOST_BROKER_QUEUES if of_broker else MOST_QUEUES)
 
     def note(self, key: MessageKey, end: End) -> None:
         """This message was pushed, or popped."""

@@ -32,7 +32,7 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.gateway.journal_records import Told
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.messages.queue_numbers import MOST_QUEUES, QUEUE_TAG, End, QueueNumbers
+from fedrdma_fate.gateway.messages.queue_numbers import MOST_BROKER_QUEUES, MOST_QUEUES, QUEUE_TAG, End, QueueNumbers
 from fedrdma_fate.gateway.osx.refused_pushes import telling
 from fedrdma_fate.gateway.osx.requests import LONGEST_POP_SECONDS, MOST_PAYLOAD_BYTES, Queue
 from fedrdma_fate.gateway.routing import not_served
@@ -472,10 +472,11 @@ class Queues:
         """
         key = _key(queue, 0)
         known = self._numbers.next(key, which)
-        if known is None and not self._numbers.has_room(key, which):
+        of_broker = which == "push" and self.tasks.context.routes.broker_of(queue.source) != ""
+        if known is None and not self._numbers.has_room(key, which, of_broker=of_broker):
             raise GatewayError(
                 ErrorCode.LIMIT_REACHED,
-                f"{MOST_QUEUES} ends of queues are remembered, of sessions that go on.",
+                f"{MOST_BROKER_QUEUES if of_broker else MOST_QUEUES} ends of queues, or more, are remembered here.",
                 "Let jobs end: sessions whose parties have released them need none.",
             )
         return known or 0

@@ -41,9 +41,12 @@ def _tell(context: GatewayContext, key: MessageKey, whose: str, error: FedRDMAEr
     numbers = context.mailbox.sessions.queues
     reason = f"{whose} has brought it, and it was refused: {error.message}"
     context.complaints.add(logger, "refused push", whose, "%s: [%s] %s", key, error.code, reason, level=logging.ERROR)
+    objection = context.mailbox.fail(key, error.code.value, reason, whose)
+    if objection and numbers.next(key, "push") is None:
+        # nothing of it is kept, nor is its place: else a queue for each refused push would take those of all others
+        return
     numbers.note(key, "push")
     records: list[Numbered | Lost] = [Lost(whose, context.new_transfer(), key, reason)]
     if (number := numbers.next(key, "push")) is not None:
         records.append(Numbered(key.session, key.name, key.source, key.destination, "push", number))
     context.journal.write(*records)
-    context.mailbox.fail(key, error.code.value, reason, whose)

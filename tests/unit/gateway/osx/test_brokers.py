@@ -21,6 +21,7 @@ import grpc
 import pytest
 
 from fedrdma_fate.gateway.flow.osx_front import MOST_PACKET_BYTES
+from fedrdma_fate.gateway.messages import queue_numbers
 from fedrdma_fate.gateway.osx import broker_front, brokers, queues
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKey, Party
@@ -394,6 +395,45 @@ def test_what_a_broker_brings_counts_as_its_own_and_leaves_the_site_its_room(tmp
         assert bring(made, session, b"4") == "E0000000000"
         with pytest.raises(grpc.RpcError, match=r"\[FR610\]"):
             pop(made, session)
+
+
+def test_a_broker_that_has_no_room_takes_no_places_of_queues_by_what_is_refused(tmp_path: Path, session: str) -> None:
+    with bridged(tmp_path, limits={"messages": 2, "session_messages": 2}) as made:
+        assert [bring(made, session) for _ in range(2)] == ["E0000000000"] * 2
+        before = places(made)
+        for number in range(5):
+            assert "[FR610]" in bring(made, session, named=f"{topic(session)}{number}")
+            assert "[FR610]" in bring(made, f"{session}-{number}")
+        assert places(made) == before
+
+        # who pops is told all the same; and when there is room, the next one is brought
+        with pytest.raises(grpc.RpcError, match=r"\[FR610\]"):
+            pop(made, f"{session}-0")
+        assert pop(made, session) == b"1"
+        assert bring(made, f"{session}-0", b"2") == "E0000000000"
+        assert pop(made, f"{session}-0") == b"2"
+
+
+def test_with_half_of_the_queues_named_a_broker_begins_no_other_and_the_site_does(
+    gateway: Bridged, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert bring(gateway, session, b"1") == "E0000000000"
+    monkeypatch.setattr(queue_numbers, "MOST_BROKER_QUEUES", places(gateway))
+
+    assert "[FR610]" in bring(gateway, session, named=f"{topic(session)}y")
+    assert here(gateway, session) == "E0000000000"
+    assert bring(gateway, session, b"2") == "E0000000000"
+    assert [pop(gateway, session) for _ in range(2)] == [b"1", b"2"]
+
+
+def places(gateway: Bridged) -> int:
+    """Of ends of queues that the gateway remembers."""
+    runner: Any = gateway.sites.runner
+
+    async def asked() -> int:
+        return sum(1 for _ in runner.gateways["a"]._assembly.context.mailbox.sessions.queues.records())
+
+    return int(runner.run(asked()))
 
 
 def here(gateway: Bridged, session: str) -> str:
