@@ -12,6 +12,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.gateway.tasks.site_sums import SiteSums
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import SumOrder, SumOrders
 from fedrdma_fate.wire.site_sum import NEXT_TAG
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
@@ -323,6 +324,20 @@ def test_what_is_said_ahead_of_parties_that_it_cannot_be_of_is_ignored(
     assert not session.knows_ahead("b")
     session.push("r1", (0, 1))
     eventually(lambda: session.come("r1") == (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("sources", "code"),
+    [([SOURCES[0], SOURCES[0]], ErrorCode.CLIENT_PROTOCOL), ([SOURCES[0], party("host:99")], ErrorCode.WRONG_PARTY)],
+)
+def test_a_task_that_says_ahead_one_party_twice_or_names_a_stranger_is_told(
+    make_session: Callable[..., Session], sources: Sequence[Any], code: ErrorCode
+) -> None:
+    session = make_session()
+    with pytest.raises(GatewayError) as refused:
+        session.arbiter.expect_sum("masked", sources)
+    assert refused.value.code is code
+    assert session.ahead() == 0
 
 
 def test_a_site_that_connects_later_is_told_ahead_then_and_one_without_sums_never(
