@@ -24,8 +24,13 @@ PAUSE_SECONDS = 0.002
 class Chair:
     """Host 0's part."""
 
-    def __init__(self, lines: Sequence[BinaryIO]) -> None:
-        self._lines = lines
+    def __init__(self, lines: Sequence[BinaryIO], connections: Sequence[socket.socket] = ()) -> None:
+        """
+        Args:
+            lines: to the others, in the order of the hosts.
+            connections: which the lines are of; without, nobody is seen to leave.
+        """
+        self._lines, self._connections = lines, connections
 
     def tell(self, what: object) -> None:
         """Tell it to all others."""
@@ -39,6 +44,10 @@ class Chair:
             SystemExit: one has left.
         """
         return [_hear(line, f"host {number}") for number, line in enumerate(self._lines, start=1)]
+
+    def gone(self) -> list[int]:
+        """The numbers of those who have left, and have said nothing that is not heard yet."""
+        return [number for number, one in enumerate(self._connections, start=1) if _has_ended(one)]
 
 
 class Seat:
@@ -69,11 +78,13 @@ def chaired(others: int, place: Path = PLACE) -> Iterator[Chair]:
         server.bind(str(beside))
         server.listen(others)
         beside.rename(place)
-        lines: dict[int, BinaryIO] = {}
+        lines: dict[int, tuple[BinaryIO, socket.socket]] = {}
         while len(lines) < others:
-            line = stack.enter_context(_line_of(stack.enter_context(server.accept()[0])))
-            lines[int(_hear(line, "a host"))] = line
-        yield Chair([lines[number] for number in sorted(lines)])
+            connection = stack.enter_context(server.accept()[0])
+            line = stack.enter_context(_line_of(connection))
+            lines[int(_hear(line, "a host"))] = line, connection
+        in_order = [lines[number] for number in sorted(lines)]
+        yield Chair([line for line, _ in in_order], [connection for _, connection in in_order])
 
 
 @contextlib.contextmanager
@@ -102,6 +113,15 @@ def number_of_hosts() -> int:
 
 def _line_of(connection: socket.socket) -> BinaryIO:
     return cast(BinaryIO, connection.makefile("rwb"))
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _say(line: BinaryIO, what: object) -> None:

@@ -29,6 +29,7 @@ from deploy.softroce.programs.exchange.interface import (
     Silo,
     host_of_environment,
 )
+from deploy.softroce.programs.exchange.leaving import Watch, end_now, ended_by_who_leaves, nobody_watches
 from deploy.softroce.programs.exchange.rounds import run_server, run_silo
 from deploy.softroce.programs.meeting import Chair, Seat, chaired, seated
 
@@ -100,8 +101,12 @@ def ends_of(protocol: str) -> Ends:
     raise SystemExit(f"there is no protocol {protocol!r}")
 
 
-def take_part(host: Host, options: Options) -> Iterator[list[dict[str, Any]]]:
-    """A host's part in one protocol after the other; at the server, what the rounds of each took."""
+def take_part(host: Host, options: Options, watch: Watch = nobody_watches) -> Iterator[list[dict[str, Any]]]:
+    """A host's part in one protocol after the other; at the server, what the rounds of each took.
+
+    Args:
+        watch: ends the server's part in a round that a silo leaves.
+    """
     each = [_with_models(dataclasses.replace(options, protocol=name), host) for name in options.protocol.split(",")]
     opened = [(ends_of(one.protocol), one) for one in each]
     if host.number:
@@ -118,7 +123,7 @@ def take_part(host: Host, options: Options) -> Iterator[list[dict[str, Any]]]:
         for ends, one in opened:
             asked = dataclasses.replace(one, broker=broker)
             with ends.server(host, chair, asked) as server:
-                made = run_server(server, chair, asked, taken)
+                made = run_server(server, chair, asked, taken, watch)
             yield made
 
 
@@ -165,8 +170,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
 def main() -> None:
     """Run this host's part."""
     logging.basicConfig(level=logging.ERROR)
-    for rounds in take_part(host_of_environment(), parse_options()):
-        print(json.dumps(rounds), flush=True)
+    host, options = host_of_environment(), parse_options()
+    try:
+        for rounds in take_part(host, options, ended_by_who_leaves):
+            print(json.dumps(rounds), flush=True)
+    except SystemExit as error:
+        # all is closed; threads of a protocol may still wait for who has left
+        end_now(str(error))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 from deploy.softroce.programs.counters import Counters, read_counters
 from deploy.softroce.programs.exchange.flows import Taken
 from deploy.softroce.programs.exchange.interface import Host, Options, Server, Silo, models_of
+from deploy.softroce.programs.exchange.leaving import Watch, nobody_watches
 from deploy.softroce.programs.exchange.usage import Usage, in_testbed, summary, usage
 from deploy.softroce.programs.meeting import Chair, Seat
 
@@ -22,11 +23,14 @@ def counted() -> Counters:
     return read_counters() if in_testbed() else Counters(0, 0)
 
 
-def run_server(server: Server, chair: Chair, options: Options, taken: Taken | None = None) -> list[dict[str, Any]]:
+def run_server(
+    server: Server, chair: Chair, options: Options, taken: Taken | None = None, watch: Watch = nobody_watches
+) -> list[dict[str, Any]]:
     """All rounds, from the server's end; what each took.
 
     Args:
         taken: what other flows bring meanwhile, where there are such.
+        watch: ends a round that a host leaves.
     """
     taken = taken or Taken()
     rounds: list[dict[str, Any]] = []
@@ -41,8 +45,9 @@ def run_server(server: Server, chair: Chair, options: Options, taken: Taken | No
         before = counted()
         chair.tell(begin)
         time.sleep(max(0.0, begin - time.monotonic()))
-        done = server.exchange(number)
-        resent = server.resent(number)
+        with watch(chair, number):
+            done = server.exchange(number)
+            resent = server.resent(number)
         told = chair.hear()
         since = counted().since(before)
         last = max(one.moment for one in done.received)
