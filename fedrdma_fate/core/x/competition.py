@@ -8,6 +8,7 @@ testbed (docs/results/sharing.md).
 from __future__ import annotations
 
 import enum
+import math
 
 QUEUED_SECONDS = 0.0008
 """A round trip that is longer than the least by this was queued: 100 kB at 1 Gbit/s, a fifth of a small buffer. Where
@@ -32,6 +33,9 @@ Gbit/s grows by 0.04 to 0.05 of the link a second itself."""
 
 FAIR_SHARE = 0.5
 """Of what the path gave us alone; a queue makes us yield no further, for a flow that fills buffers never gives way."""
+
+HELD_BACK_FACTOR = 1.25
+"""Who is let send no more than so many times what the path gave is held back: a probe would find no more than that."""
 
 WHOLE_SHARE = 0.99
 """Of what the path gave us alone is delivered still: nobody else gets more than a hundredth of it, and a queue is our
@@ -66,11 +70,13 @@ class Competition:
     Attributes:
         capacity: what the path gave us alone.
         shared_seconds: for how much longer competitors are expected; 0: we are alone.
+        share: what the receiver, or the own gateway, lets us send beside others; infinite: no bound.
     """
 
     def __init__(self, capacity: float, shared_seconds: float) -> None:
         self.capacity = capacity
         self.shared_seconds = shared_seconds
+        self.share = math.inf
         self._at: float | None = None
         self._samples = 0
         self._queued_samples = 0
@@ -84,8 +90,18 @@ class Competition:
 
     @property
     def fair_rate(self) -> float:
-        """The rate that we do not yield below."""
-        return self.capacity * FAIR_SHARE
+        """The rate that we do not yield below.
+
+        Of a link that is shared out, our part is the share: what queues are those that we share it with, whose total is
+        not ours to find. Who yields leaves its part to them, and is the last to end.
+        """
+        fair = self.capacity * FAIR_SHARE
+        return max(fair, min(self.share, self.capacity)) if self.is_held_back else fair
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it is the share that we are let send, and not the path, that decides what we send."""
+        return self.share <= HELD_BACK_FACTOR * self.capacity
 
     def on_time(self, now: float) -> None:
         """Time passes while we send."""
@@ -144,6 +160,10 @@ class Competition:
     def on_newcomer(self) -> None:
         """A queue came up although our rate had suited the path: someone has begun to send."""
         self.shared_seconds = SHARED_SECONDS
+
+    def on_room(self) -> None:
+        """Others that we shared a link with have ended: what queued were they."""
+        self.shared_seconds = 0.0
 
     def on_path_longer(self) -> None:
         """What looked like a queue was a longer path."""

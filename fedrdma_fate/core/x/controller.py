@@ -13,8 +13,9 @@ LEAST_RATE = 125_000.0
 class Controller(Protocol):
     """Paces one flow of one path. Times in seconds of one clock, rates in payload bytes a second.
 
-    What the receiver allows at most is not its business: the sender holds to both (`XSender.bound_rate`), and does not
-    show it what was delivered no faster for that, unless it is more than the path is known to carry.
+    What the receiver allows at most need not be its business: the sender holds to both (`XSender.bound_rate`), and does
+    not show it what was delivered no faster for that, unless it is more than the path is known to carry. It is told for
+    what it means: others send, or have ended.
 
     Attributes:
         chunk_bytes: size of the flow's chunks.
@@ -73,6 +74,9 @@ class Controller(Protocol):
     @property
     def least_sample_bytes(self) -> int:
         """Of how much, at least, it wants delivery rates to be taken; 0: of as little as tells a rate."""
+
+    def on_bound(self, most: float) -> None:
+        """The flow is let send no more than this, in bytes a second; infinite: all."""
 
     def on_time(self, now: float) -> None:
         """Called before anything is paced: time has passed."""

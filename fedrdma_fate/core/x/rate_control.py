@@ -42,6 +42,7 @@ from fedrdma_fate.core.x.probe_queue import LatestProbe, ProbeQueue
 from fedrdma_fate.core.x.queue_delay import QueueDelay
 from fedrdma_fate.core.x.queue_detection import OVERLOAD_LOSS, LongerPathCheck, Overload, StandingQueue
 from fedrdma_fate.core.x.raised_rate import RaisedRate
+from fedrdma_fate.core.x.rate_bound import ROOM_GAIN, RateBound
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS, ReportClockedWindow
 
 MAYBE_OWN_QUEUE_GAIN = 0.97
@@ -62,6 +63,11 @@ NEAR_FAIR_SHARE = 0.95
 QUEUE_CHUNKS = 1.6
 """Nothing below what so many chunks take is a queue: a chunk comes as a whole, so that one that is longer than those of
 which the least round trip is remembered takes longer on an idle path, by up to its own time, and that of its heads."""
+
+
+SHARED_QUEUE_SECONDS = 0.01
+"""So long a queue of others does not make a window too small for a share of the link; in a buffer that they keep full
+it is to become too small, as theirs do."""
 
 
 class RateController:
@@ -102,6 +108,9 @@ class RateController:
         self._raised_rate = RaisedRate(known.policed_seconds, known.rate)
         self._opening = Opening(known.recent_rate, known.held_bytes, known.rate)
         self._competition = Competition(max(known.capacity, known.rate), known.shared_seconds)
+        self._bound = RateBound()
+        self._proving_gain = Phase.PROBE_UP.pacing_gain
+        self._may_try_again = False
         self._standing_queue = StandingQueue()
         self._overload = Overload()
         self._longer_path = LongerPathCheck()
@@ -188,7 +197,11 @@ class RateController:
         """Most bytes in flight: twice what fills the path, and what is sent while a report is awaited."""
         if self.report_clocked:
             return self._window.window_bytes
-        return max(self._bandwidth, LEAST_RATE) * (WINDOW_GAIN * self._rtt.least + REPORT_ALLOWANCE_SECONDS)
+        rtt = self._rtt.least
+        if self._competition.is_held_back:
+            # the window of one who knows of all of the link lets it have its share in a queue; ours is to, too
+            rtt = min(self._rtt.latest, rtt + SHARED_QUEUE_SECONDS)
+        return max(self._bandwidth, LEAST_RATE) * (WINDOW_GAIN * rtt + REPORT_ALLOWANCE_SECONDS)
 
     def state(self) -> PathState | None:
         """What to remember for the next transfer; None when nothing was learnt."""
@@ -223,6 +236,10 @@ class RateController:
         self._raised_rate.on_time(now)
         if self.report_clocked:
             return
+        self._bound.on_rate(self._bandwidth, now)
+        if self.settled and self._bound.finds_room(self._bandwidth, self._times.max_rate, now):
+            self._try_room(now)
+            return
         if self.phase is Phase.STARTUP or now < self._phase_ends:
             return
         if self._phase_ends == 0.0:
@@ -230,13 +247,31 @@ class RateController:
             return
         if self.phase is Phase.PROBE_UP:
             # no more than was queued has to drain
-            self._enter(Phase.PROBE_DOWN, now, self._times.probe, max(2 - self._gain, Phase.PROBE_DOWN.pacing_gain))
+            gain = max(self._bound.within(self._gain, self._bandwidth), 1.0)
+            self._enter(Phase.PROBE_DOWN, now, self._times.probe, max(2 - gain, Phase.PROBE_DOWN.pacing_gain))
+            self._may_try_again = False
         elif not self._proved:
             self._prove(now)
         elif self.phase is Phase.PROBE_DOWN:
             self._enter(Phase.CRUISE, now, self._times.cruise)
         else:
             self._on_cruise_end(now)
+
+    def on_bound(self, most: float) -> None:
+        """See `Controller`."""
+        self._bound.most = self._competition.share = most
+
+    def _try_room(self, now: float) -> None:
+        """Others have ended: what is known of the path was what they left of it."""
+        self._competition.on_room()
+        self._standing_queue.clear()
+        self._newcomer.clear()
+        self._proved, self._proving_gain, self._may_try_again = False, ROOM_GAIN, True
+        self._probe_unproved(now)
+
+    def _probe_unproved(self, now: float) -> None:
+        gain = max(self._bound.within(self._proving_gain, self._bandwidth), Phase.PROBE_UP.pacing_gain)
+        self._enter(Phase.PROBE_UP, now, self._times.probe, gain)
 
     def _begin(self, now: float) -> None:
         self._maybe_own_queue_until = max(self._uncertain_until(now), now + FIRST_BURST_SECONDS)
@@ -280,10 +315,12 @@ class RateController:
         """The rate was only estimated: wait a round trip for what a probe has found, then probe on or cruise."""
         if self.phase is Phase.PROBE_DOWN:
             self._enter(Phase.CRUISE, now, self._times.round)
-        elif self._latest_probe.found_more(self._bandwidth):
-            self._enter(Phase.PROBE_UP, now, self._times.probe)
+        elif self._may_try_again or self._latest_probe.found_more(self._bandwidth):
+            # a queue that those who have ended had left has cut the probe short
+            self._may_try_again = False
+            self._probe_unproved(now)
         else:
-            self._proved = True
+            self._proved, self._proving_gain = True, Phase.PROBE_UP.pacing_gain
             self._maybe_own_queue_until = max(self._maybe_own_queue_until, self._uncertain_until(now))
             self._enter(Phase.CRUISE, now, self._times.cruise)
 

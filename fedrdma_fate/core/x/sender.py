@@ -356,6 +356,7 @@ class XSender(SenderBase):
         """The receiver lets no more than this through, in bytes a second: it has others to serve. Infinite: all."""
         self._note_bound(now)
         self._most_rate = max(most, LEAST_RATE)
+        self.control.on_bound(self._most_rate)
         return self._pump(now)
 
     def _note_bound(self, now: float) -> None:

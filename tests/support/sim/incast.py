@@ -175,7 +175,7 @@ class Incast:
         share: ShareMode = "even",
         *,
         configured: float | None = None,
-        paths: Sequence[PathState] | None = None,
+        paths: Sequence[PathState | None] | None = None,
         nics: Sequence[float] | None = None,
         repairs: bool = False,
         ways: Sequence[Bottleneck] | None = None,
@@ -188,7 +188,8 @@ class Incast:
             payloads: bytes that each sends in a round.
             share: whether the link is shared out.
             configured: the link's rate as set by hand, bytes a second.
-            paths: what each knows of its path, from transfers; None: what its train tells when its path comes up.
+            paths: what each knows of its path, from transfers; None, of one or of all: what its train tells when its
+                path comes up.
             nics: rates of the senders' own cards, bits a second; None: that of the bottleneck's profile.
             repairs: whether there may be repair chunks.
             ways: links of the senders' own in front of the receiver's, whose round trip is 0 then.

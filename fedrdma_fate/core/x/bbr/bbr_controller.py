@@ -205,6 +205,10 @@ class BbrController:
             return None
         return PathState(rate, self._min_rtt.value, self._loss.loss)
 
+    def on_bound(self, most: float) -> None:
+        """See `Controller`: the draft knows of no such thing."""
+        del most
+
     def on_time(self, now: float) -> None:
         """Nothing: BBR moves on with acknowledgements."""
 

@@ -91,3 +91,28 @@ def test_what_the_path_gave_us_alone_is_not_forgotten_within_two_seconds_at_less
     for _ in range(15):
         assert cruised(competition, 0.0, RATE / 3) is QueueVerdict.NONE
     assert competition.fair_rate >= 0.35 * RATE
+
+
+def test_of_a_link_that_is_shared_out_nobody_yields_more_than_the_rest_of_its_share() -> None:
+    competition = Competition(RATE, 0.0)
+    assert competition.reduced(RATE) == 0.8 * RATE
+    competition.share = 0.95 * RATE
+    assert competition.is_held_back
+    assert competition.reduced(RATE) == 0.95 * RATE
+    competition.share = 0.3 * RATE
+    assert competition.reduced(0.5 * RATE) == 0.5 * RATE
+    assert competition.fair_rate == 0.5 * RATE
+
+
+def test_a_share_that_the_path_never_gave_is_no_reason_not_to_yield() -> None:
+    competition = Competition(RATE, 0.0)
+    competition.share = 1.3 * RATE
+    assert not competition.is_held_back
+    assert competition.reduced(RATE) == 0.8 * RATE
+
+
+def test_when_others_of_a_shared_link_have_ended_no_competitors_are_expected() -> None:
+    competition = Competition(RATE, 0.0)
+    assert cruised(competition, 0.002) is QueueVerdict.COMPETITORS
+    competition.on_room()
+    assert competition.shared_seconds == 0

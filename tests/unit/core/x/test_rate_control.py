@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 
 import pytest
 
@@ -374,3 +375,54 @@ def test_not_so_where_the_rate_is_fresh_or_others_a_policer_or_no_buffer_would_h
     control.on_time(LATER)
     assert control.phase is Phase.CRUISE
     assert settled(control).recent_rate == 3 * RATE
+
+
+def let_send_more(control: RateController, path_rate: float, since: float, until: float) -> None:
+    """As `play` does, on a path that carries so much."""
+    now = since
+    while now < until:
+        control.on_time(now)
+        control.on_sample(Sample(RTT, min(control.rate, path_rate), 10, 0, 4), now)
+        now += 0.002
+
+
+@pytest.mark.parametrize(("most", "found"), [(1.5 * RATE, 1.45 * RATE), (math.inf, 3.5 * RATE)])
+def test_who_was_held_to_its_share_finds_what_it_is_let_send_within_some_round_trips(most: float, found: float) -> None:
+    control = controller()
+    control.on_bound(1.05 * RATE)
+    play(control, 0.0, LATER, RTT)
+    control.on_bound(most)
+    # a cycle that finds a quarter more each time would take eight round trips for each
+    let_send_more(control, 4 * RATE, LATER, LATER + 16 * RTT)
+    assert control.bandwidth >= found
+
+
+def test_where_the_path_carries_no_more_the_rate_stays_and_is_proved_again() -> None:
+    control = controller()
+    control.on_bound(1.05 * RATE)
+    play(control, 0.0, LATER, RTT)
+    control.on_bound(math.inf)
+    let_send_more(control, RATE, LATER, LATER + 10 * RTT)
+    assert control.bandwidth == pytest.approx(RATE)
+    assert control.settled
+
+
+def test_who_could_not_probe_for_its_share_has_nothing_to_drain() -> None:
+    control = controller()
+    control.on_bound(RATE)
+    least, now = math.inf, 0.0
+    while now < LATER:
+        control.on_time(now)
+        control.on_sample(Sample(RTT, min(control.rate, RATE), 10, 0, 4), now)
+        least, now = min(least, control.rate), now + 0.002
+    assert least >= 0.98 * RATE
+
+
+def test_a_queue_of_those_that_share_the_link_leaves_a_window_for_the_share() -> None:
+    control = controller()
+    control.on_bound(RATE)
+    play(control, 0.0, 0.1, RTT + 0.008)
+    assert control.window_bytes == pytest.approx((2 * (RTT + 0.008) + 0.01) * control.bandwidth)
+    # in a buffer that others keep full it does not grow with it
+    play(control, 0.1, 0.2, RTT + 0.1)
+    assert control.window_bytes == pytest.approx((2 * (RTT + 0.01) + 0.01) * control.bandwidth)

@@ -7,10 +7,11 @@ import random
 
 import pytest
 
+from fedrdma_fate.core.path import PathState
 from tests.support.sim.bottleneck import AccessLink, Bottleneck, BottleneckProfile, Nic
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.compare import main
-from tests.support.sim.incast import Case, Incast, beside_slow
+from tests.support.sim.incast import Case, Incast, Round, beside_slow
 
 MIB = 1 << 20
 EIGHT = Case(8, 1e9, total=MIB)
@@ -147,3 +148,27 @@ def test_some_of_many_with_ways_of_their_own_send_in_a_round_and_the_others_do_n
     assert len(played.ended) == 2
     assert not incast.flows[1].arrivals
     assert played.seconds == max(played.ended) < 0.2
+
+
+def underrated(part: float) -> list[Round]:
+    """Two rounds of four at an edge, one of whom takes its path for so much of an equal part of the link."""
+    clock = VirtualClock()
+    profile = BottleneckProfile(20e6, 0.002, buffer_bytes=126_600, nic_bps=200e6, mtu_bytes=1442)
+    known = PathState(part * 20e6 / 4 / 8, 0.002, 0.0)
+    link = Bottleneck(clock, profile, random.Random(1))
+    incast = Incast(link, clock, [2 * MIB] * 4, paths=[None, None, None, known])
+    rounds = []
+    for _ in range(2):
+        one = incast.play(random.Random(1), 0.001)
+        rounds.append(dataclasses.replace(one, seconds=one.seconds / incast.least_seconds))
+        clock.run(clock.now + 0.5)
+    return rounds
+
+
+@pytest.mark.parametrize("part", [0.7, 1.0])
+def test_one_whose_train_met_others_takes_part_of_the_link_as_they_do_and_all_of_it_when_they_have_ended(
+    part: float,
+) -> None:
+    for one in underrated(part):
+        assert one.seconds <= 1.05
+        assert one.resent_bytes <= 0.01 * 8 * MIB
