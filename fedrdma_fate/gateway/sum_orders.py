@@ -5,12 +5,24 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, Party, SumOrder, SumOrders
+from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, Party, SumOrder, SumOrders, encode_frame
 
 _NUMBER_BITS = 48
 """Of the number of the first order: those of an earlier run are others."""
+
+MOST_ORDER_BYTES = 512 * 1024
+"""Of all that stand with a site, as one frame tells them: names of so many parties as may be, of a hundred bytes each.
+They are told each time that one comes or goes, and a frame of more than 4 MiB would end the control channel."""
+
+
+class _Placed(NamedTuple):
+    """An order that stands: with which site, and how long it is in a frame."""
+
+    site: str
+    order: SumOrder
+    total_bytes: int
 
 
 class OrderedSite(Protocol):
@@ -35,7 +47,7 @@ class StandingSumOrders:
 
     def __init__(self) -> None:
         self._sites: dict[str, OrderedSite] = {}
-        self._orders: dict[int, tuple[str, SumOrder]] = {}
+        self._orders: dict[int, _Placed] = {}
         # orders ahead: whose task has placed each
         self._ahead: dict[int, str] = {}
         self._numbers = itertools.count(secrets.randbits(_NUMBER_BITS))
@@ -53,7 +65,7 @@ class StandingSumOrders:
         """Ask a site for a sum; the number of the order, which is not that of `order`. None where it has too many."""
         if not self._has_room(name, order):
             # those ahead are the ones that one can do without
-            for number in [number for number in self._ahead if self._orders[number][0] == name]:
+            for number in [number for number in self._ahead if self._orders[number].site == name]:
                 self._drop(number)
             if not self._has_room(name, order):
                 return None
@@ -62,19 +74,20 @@ class StandingSumOrders:
         return number
 
     def _has_room(self, name: str, order: SumOrder) -> bool:
-        standing = self._of(name)
-        sources = sum(len(each.sources) for each in standing) + len(order.sources)
-        return len(standing) < MOST_SUM_ORDERS and sources <= MOST_PARTIES
+        standing = [each for each in self._orders.values() if each.site == name]
+        sources = sum(len(each.order.sources) for each in standing) + len(order.sources)
+        total_bytes = sum(each.total_bytes for each in standing) + _bytes_of(order)
+        return len(standing) < MOST_SUM_ORDERS and sources <= MOST_PARTIES and total_bytes <= MOST_ORDER_BYTES
 
     def _add(self, name: str, order: SumOrder) -> int:
         number = next(self._numbers)
         placed = SumOrder(number, order.session, order.name, order.tag, order.destination, order.sources, order.parties)
-        self._orders[number] = name, placed
+        self._orders[number] = _Placed(name, placed, _bytes_of(order))
         return number
 
     def _drop(self, number: int) -> str:
         self._ahead.pop(number, None)
-        return self._orders.pop(number)[0]
+        return self._orders.pop(number).site
 
     def place_ahead(self, name: str, order: SumOrder, owner: str) -> None:
         """Tell a site what it will be asked for, be it connected now or later, until that is asked for.
@@ -92,7 +105,7 @@ class StandingSumOrders:
     def asked(self, session: str, name: str, destination: Party) -> None:
         """Such sums are asked for now: of them nothing stands ahead any more."""
         of_it = session, name, destination
-        orders = {number: self._orders[number][1] for number in self._ahead}
+        orders = {number: self._orders[number].order for number in self._ahead}
         self._end_ahead([n for n, each in orders.items() if (each.session, each.name, each.destination) == of_it])
 
     def gone(self, owner: str) -> None:
@@ -105,8 +118,8 @@ class StandingSumOrders:
 
     def withdraw(self, number: int) -> None:
         """It is not asked for any more: what the site has kept back for it comes alone. May be repeated."""
-        if (order := self._orders.pop(number, None)) is not None:
-            self.tell(order[0])
+        if (placed := self._orders.pop(number, None)) is not None:
+            self.tell(placed.site)
 
     def merged(self, number: int | None, name: str, transfers: Sequence[int]) -> None:
         """The sum that was ordered is in, and with it these messages."""
@@ -122,4 +135,8 @@ class StandingSumOrders:
             site.tell_sum_orders(SumOrders(tuple(self._of(name))))
 
     def _of(self, name: str) -> list[SumOrder]:
-        return [order for site, order in self._orders.values() if site == name]
+        return [each.order for each in self._orders.values() if each.site == name]
+
+
+def _bytes_of(order: SumOrder) -> int:
+    return len(encode_frame(SumOrders((order,))))

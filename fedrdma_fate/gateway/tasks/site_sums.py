@@ -155,23 +155,26 @@ class SiteSums:
         return True
 
     def _allowed(self, site: str, orders: Sequence[SumOrder]) -> Sequence[SumOrder]:
-        """Those of messages from parties of this site to one of that site, where they are not too many."""
+        """Those of messages from parties of this site to one of that site; none where they are too many.
+
+        The others are ignored: a task there that asks for what cannot be takes nothing from those beside it.
+        """
         if not self._context.config.aggregate.site_sums:
             return ()
-        routes = self._context.routes
-        wrong = [
-            order
-            for order in orders
-            if routes.find(order.destination) != site
-            or len(set(order.sources)) != len(order.sources)
-            or order.parties < len(order.sources)
-            or not all(map(routes.is_local, order.sources))
-        ]
-        if wrong or sum(len(order.sources) for order in orders) > MOST_PARTIES:
+        right = [order for order in orders if self._can_be(site, order)]
+        is_too_much = sum(len(order.sources) for order in orders) > MOST_PARTIES
+        if is_too_much or len(right) < len(orders):
             message = "ignored orders of %s for sums: of parties that are not both sites', named twice, or too many"
             self._context.complaints.add(logger, "orders for sums", site, message, site)
-            return ()
-        return orders
+        return () if is_too_much else right
+
+    def _can_be(self, site: str, order: SumOrder) -> bool:
+        routes = self._context.routes
+        return (
+            routes.find(order.destination) == site
+            and len(set(order.sources)) == len(order.sources) <= order.parties
+            and all(map(routes.is_local, order.sources))
+        )
 
     def keeps_back(self, site: str, outgoing: Outgoing) -> bool:
         """See `SiteSumTalk`."""

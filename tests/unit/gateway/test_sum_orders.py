@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedrdma_fate.gateway.sum_orders import StandingSumOrders
-from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, Party, SumOrder, SumOrders
+from fedrdma_fate.gateway.peers.control_connection import MOST_FRAME_BYTES
+from fedrdma_fate.gateway.sum_orders import MOST_ORDER_BYTES, StandingSumOrders
+from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, Party, SumOrder, SumOrders, encode_frame
 from fedrdma_fate.wire.site_sum import NEXT_TAG
 
 ARBITER = Party("arbiter", "1")
@@ -84,3 +85,22 @@ def test_what_is_placed_ahead_makes_room_for_what_is_asked_for(parties: int) -> 
     assert None not in placed[:-1]
     assert placed[-1] is None
     assert peer.tags == [f"t{number}" for number in range(room)]
+
+
+def test_orders_of_parties_with_long_names_are_no_longer_than_a_control_channel_carries() -> None:
+    orders, peer = StandingSumOrders(), Peer()
+    orders.register("b", peer)
+
+    def long(number: int) -> SumOrder:
+        parties = tuple(Party("\U0001d11e" * 250 + f"{number:03}.{each:02}", "1") for each in range(64))
+        return SumOrder(0, "s", f"m{number}", NEXT_TAG, ARBITER, parties, len(parties))
+
+    for number in range(MOST_SUM_ORDERS):
+        orders.place_ahead("b", long(number), "task")
+    assert peer.tags
+    assert orders.place("b", order("t")) is not None
+    while orders.place("b", long(0)) is not None:
+        pass
+
+    assert peer.tags[0] == "t"
+    assert max(len(encode_frame(each)) for each in peer.told) <= MOST_ORDER_BYTES < MOST_FRAME_BYTES

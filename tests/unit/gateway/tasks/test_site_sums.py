@@ -445,18 +445,23 @@ def test_a_site_that_adds_no_sums_is_asked_for_none_and_the_other_one_is(
     ],
     ids=["of others' parties", "to others'", "to our own", "one twice", "of a smaller whole"],
 )
-def test_an_order_that_cannot_be_right_is_not_obeyed(
+def test_an_order_that_cannot_be_right_is_not_obeyed_and_those_beside_it_are(
     sites: dict[bool | float, dict[str, Site]], order: SumOrder
 ) -> None:
     running = sites[True]
     assert isinstance(running, Sites)
     assert isinstance(running.runner, InThread)
-    right = SumOrder(7, "never", "masked", "t", party("arbiter:1"), tuple(SOURCES[:EACH]), 8)
+    right, another = (
+        SumOrder(number, "never", "masked", f"t{number}", party("arbiter:1"), tuple(SOURCES[:EACH]), 8)
+        for number in (7, 8)
+    )
 
     def standing() -> int:
         return sum(peer["sum_orders"] for peer in running["b"].status()["peers"] if peer["site"] == "a")
 
     running.runner.tell("a", "b", SumOrders((right,)))
     eventually(lambda: standing() == 1)
-    running.runner.tell("a", "b", SumOrders((right, order)))
+    running.runner.tell("a", "b", SumOrders((right, order, another)))
+    eventually(lambda: standing() == 2)
+    running.runner.tell("a", "b", SumOrders((order,)))
     eventually(lambda: standing() == 0)
