@@ -77,6 +77,7 @@ class Competition:
         self.capacity = capacity
         self.shared_seconds = shared_seconds
         self.share = math.inf
+        self._overrun_seconds = 0.0
         self._at: float | None = None
         self._samples = 0
         self._queued_samples = 0
@@ -93,20 +94,22 @@ class Competition:
         """The rate that we do not yield below.
 
         Of a link that is shared out, our part is the share: what queues are those that we share it with, whose total is
-        not ours to find. Who yields leaves its part to them, and is the last to end.
+        not ours to find. Who yields leaves its part to them, and is the last to end. Not so where a full buffer has
+        lost something of ours lately: those who share the link keep to shares of it, and fill none.
         """
         fair = self.capacity * FAIR_SHARE
         return max(fair, min(self.share, self.capacity)) if self.is_held_back else fair
 
     @property
     def is_held_back(self) -> bool:
-        """Whether it is the share that we are let send, and not the path, that decides what we send."""
-        return self.share <= HELD_BACK_FACTOR * self.capacity
+        """Whether it is the share that we are let send, and neither the path nor others on it, that decides."""
+        return self.share <= HELD_BACK_FACTOR * self.capacity and not self._overrun_seconds
 
     def on_time(self, now: float) -> None:
         """Time passes while we send."""
         if self._at is not None:
             self.shared_seconds = max(0.0, self.shared_seconds - (now - self._at))
+            self._overrun_seconds = max(0.0, self._overrun_seconds - (now - self._at))
         self._at = now
 
     def on_queue(self, queue_seconds: float) -> None:
@@ -160,6 +163,10 @@ class Competition:
     def on_newcomer(self) -> None:
         """A queue came up although our rate had suited the path: someone has begun to send."""
         self.shared_seconds = SHARED_SECONDS
+
+    def on_overrun(self) -> None:
+        """A buffer that was full lost something of ours: who fills it keeps to no share of any link."""
+        self._overrun_seconds = SHARED_SECONDS
 
     def on_room(self) -> None:
         """Others that we shared a link with have ended: what queued were they."""

@@ -470,6 +470,9 @@ class RateController:
         self._check_for_longer_path(share, now)
         self._check_for_overload(share, may_be_queued, now)
         is_heavy = rounds.is_heavy(ended)
+        if may_be_queued and share > rounds.chunk_loss:
+            # any: a flow that fills buffers makes us lose something a few times a second at the most
+            self._competition.on_overrun()
         if may_be_queued and share > rounds.chunk_loss + OVERLOAD_LOSS:
             self._opening.on_full()
         if not may_be_queued:

@@ -111,6 +111,18 @@ def test_a_share_that_the_path_never_gave_is_no_reason_not_to_yield() -> None:
     assert competition.reduced(RATE) == 0.8 * RATE
 
 
+def test_a_share_is_no_reason_not_to_yield_for_a_while_after_a_full_buffer_has_lost_something() -> None:
+    competition = Competition(RATE, 0.0)
+    competition.share = 0.9 * RATE
+    competition.on_time(0.0)
+    competition.on_overrun()
+    assert competition.fair_rate == 0.5 * RATE
+    competition.on_time(SHARED_SECONDS - 0.1)
+    assert not competition.is_held_back
+    competition.on_time(SHARED_SECONDS + 0.1)
+    assert competition.fair_rate == 0.9 * RATE
+
+
 def test_when_others_of_a_shared_link_have_ended_no_competitors_are_expected() -> None:
     competition = Competition(RATE, 0.0)
     assert cruised(competition, 0.002) is QueueVerdict.COMPETITORS

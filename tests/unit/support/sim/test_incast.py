@@ -11,6 +11,7 @@ from fedrdma_fate.core.path import PathState
 from tests.support.sim.bottleneck import AccessLink, Bottleneck, BottleneckProfile, Nic
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.compare import main
+from tests.support.sim.cubic import CubicFlow
 from tests.support.sim.incast import Case, Incast, Round, beside_slow
 
 MIB = 1 << 20
@@ -172,3 +173,18 @@ def test_one_whose_train_met_others_takes_part_of_the_link_as_they_do_and_all_of
     for one in underrated(part):
         assert one.seconds <= 1.05
         assert one.resent_bytes <= 0.01 * 8 * MIB
+
+
+def test_the_share_of_one_does_not_starve_a_cubic_flow_on_its_way() -> None:
+    clock, until, rate = VirtualClock(), 12.0, 50e6
+    shared = Bottleneck(clock, BottleneckProfile(1e9, 0.0), random.Random(1))
+    profile = BottleneckProfile(rate, 0.02, buffer_bytes=200_000, nic_bps=1e9)
+    ways = [AccessLink(clock, profile, random.Random(2 + number), shared) for number in range(2)]
+    incast = Incast(shared, clock, [1 << 32] * 2, ways=ways)
+    began, ours = clock.now, incast.flows[0]
+    for flow in incast.flows:
+        clock.at(began + 0.02, flow.start)
+    rival = CubicFlow(clock, ways[0], began + until)
+    clock.at(began + 1, rival.start)
+    clock.run(began + until)
+    assert min(each.goodput_bps(began + 5, began + until) for each in (ours, rival)) >= 0.33 * rate

@@ -223,6 +223,17 @@ def test_beside_a_cubic_flow_neither_starves(buffer: float, first: str, least: f
     assert min(ours.goodput_bps(1, 11), rival.goodput_bps(1, 11)) >= least * 1e9
 
 
+@pytest.mark.parametrize("most", [0.9, 1.25])
+def test_what_we_are_let_send_beside_others_does_not_starve_a_cubic_flow(most: float) -> None:
+    clock, link = world(BottleneckProfile(1e8, buffer_bytes=0.4e6, nic_bps=1e9))
+    ours, rival = flow(clock, link, FOREVER), CubicFlow(clock, link, until=8)
+    rival.start()
+    clock.at(1, ours.start)
+    clock.at(0.5, lambda: ours.sender.do(lambda to: to.limit(most * 1e8 / 8, 0.0)))
+    clock.run(8)
+    assert min(ours.goodput_bps(3, 8), rival.goodput_bps(3, 8)) >= 0.3e8
+
+
 def test_the_whole_link_is_ours_again_when_the_other_has_gone() -> None:
     clock, link = world(BottleneckProfile(1e9, buffer_bytes=4e6, nic_bps=10e9))
     ours, rival = flow(clock, link, FOREVER), CubicFlow(clock, link, until=3)
