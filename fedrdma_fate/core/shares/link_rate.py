@@ -68,6 +68,11 @@ for what a path may lose at random, before it knows better (`USUAL_LOSS`)."""
 OVERLOAD_SHARE = 0.9
 """And so little of what is let through arrives."""
 
+COMMON_LOSS = OVERLOAD_LOSS / 2
+"""And so much of what each of half the senders sends: all that lead over a link lose in its buffer. One that loses alone
+loses on a way of its own, where a foreign flow may have begun; of 16 KiB chunks in a window one may lose half as many as
+another by chance."""
+
 LOWERED_AT_MOST = 8
 """By which the rate is divided at most: what arrives while a buffer is overrun may be less than the link carries."""
 
@@ -104,12 +109,14 @@ class Window:
         arrived: bytes a second that came, of these senders.
         all_arrived: the same of all senders.
         lost_share: of what all senders have sent, what did not come at its turn.
+        common_loss: the median of the senders' own such shares, the lower of two in the middle.
     """
 
     allowed: float
     arrived: float
     all_arrived: float
     lost_share: float
+    common_loss: float = 1.0
 
     @property
     def missing_share(self) -> float:
@@ -136,6 +143,7 @@ class Window:
             mean(self.arrived, window.arrived),
             mean(self.all_arrived, window.all_arrived),
             mean(self.lost_share, window.lost_share),
+            mean(self.common_loss, window.common_loss),
         )
 
     def has_less_missing_than(self, before: Window) -> bool:
@@ -241,7 +249,7 @@ class LinkRate:
 
     def is_overrun(self, window: Window) -> bool:
         """Whether the buffer is overrun: then who gets little through cannot be told from who sends little."""
-        is_lossy = window.lost_share > self._usual_loss + OVERLOAD_LOSS
+        is_lossy = window.lost_share > self._usual_loss + OVERLOAD_LOSS and window.common_loss > COMMON_LOSS
         return is_lossy and window.arrived < OVERLOAD_SHARE * window.allowed
 
     def disturb(self) -> None:

@@ -573,7 +573,14 @@ def _window_of(senders: list[Sender]) -> Window:
         arrived=sum(sender.arrived_rate for sender in using),
         all_arrived=all_arrived,
         lost_share=lost / (all_arrived + lost) if lost else 0.0,
+        common_loss=_common_loss(senders),
     )
+
+
+def _common_loss(senders: list[Sender]) -> float:
+    """The lower median of what each has lost of what it sent; of one of which nothing came that is not known."""
+    shares = [each._lost_rate / (each.arrived_rate + each._lost_rate) for each in senders if each.arrived_rate]
+    return statistics.median_low(shares) if shares else 1.0
 
 
 def _place_in_queue(sender: tuple[str, Sender]) -> int:

@@ -333,3 +333,14 @@ def test_what_overruns_the_buffer_long_after_a_trial_was_not_the_trial() -> None
     play(rate, 1 + DOUBTED_WINDOWS)
     overrun(rate, LINK / 2)
     assert rate.rate == LINK / 2
+
+
+def test_one_way_that_loses_alone_says_nothing_of_the_link_that_all_lead_over() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    assert rate.shared_out is not None
+    rate.on_window(Window(rate.shared_out, 0.7 * LINK, 0.7 * LINK, 0.3, common_loss=0.0))
+    assert rate.rate == LINK
+    rate.on_window(Window(rate.shared_out, 0.7 * LINK, 0.7 * LINK, 0.3, common_loss=0.3))
+    assert rate.rate == 0.7 * LINK
+
