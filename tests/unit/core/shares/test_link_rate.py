@@ -343,4 +343,3 @@ def test_one_way_that_loses_alone_says_nothing_of_the_link_that_all_lead_over() 
     assert rate.rate == LINK
     rate.on_window(Window(rate.shared_out, 0.7 * LINK, 0.7 * LINK, 0.3, common_loss=0.3))
     assert rate.rate == 0.7 * LINK
-
