@@ -69,9 +69,9 @@ OVERLOAD_SHARE = 0.9
 """And so little of what is let through arrives."""
 
 COMMON_LOSS = OVERLOAD_LOSS / 2
-"""And so much of what each of half the senders sends: all that lead over a link lose in its buffer. One that loses alone
-loses on a way of its own, where a foreign flow may have begun; of 16 KiB chunks in a window one may lose half as many as
-another by chance."""
+"""And so much of what each of half the senders sends: all that lead over a link lose in its buffer. One that loses
+alone loses on a way of its own, where a foreign flow may have begun; of 16 KiB chunks in a window one may lose half as
+many as another by chance."""
 
 LOWERED_AT_MOST = 8
 """By which the rate is divided at most: what arrives while a buffer is overrun may be less than the link carries."""
