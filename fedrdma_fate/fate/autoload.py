@@ -19,6 +19,7 @@ TARGETS = frozenset(
         "fate.arch.protocol.secure_aggregation._secure_aggregation",
         "fate.components.core._load_federation",
         "fate.components.core.spec.task",
+        "fate.ml.aggregator.base",
         "fate_flow.controller.parser",
         "fate_flow.controller.task",
         "fate_flow.engine.relation_ship",
