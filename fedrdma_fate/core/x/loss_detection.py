@@ -51,17 +51,27 @@ class SentChunk:
         return self.sent_at if self.left_at is None else self.left_at
 
 
+UNCERTAIN_IN_A_ROW = 16
+"""So many chunks of which nobody can tell which sending has come, and none besides: the time-out is too short for any
+to come in time. Of fewer, at the end of what was sent, all may have been lost. Ours."""
+
+
 class InFlight:
     """Every sending that was neither acknowledged nor declared lost (RFC 9002, appendix A.1: `sent_packets`).
 
     Attributes:
         bytes_in_flight: sum of their lengths.
         recorder: makes rate samples, where these are wanted.
+        spurious_trip: how long at most chunks took, seconds, that went again for nothing; None: none has, since it was
+            None.
     """
 
     def __init__(self, queue_pairs: int, recorder: FlightRecorder | None = None) -> None:
         self.bytes_in_flight = 0
         self.recorder = recorder
+        self.spurious_trip: float | None = None
+        self._uncertain = 0
+        self._least_uncertain_trip = math.inf
         self._by_position: dict[int, SentChunk] = {}
         self._overdue: dict[int, SentChunk] = {}
         self._sent_by_pair: list[deque[SentChunk]] = [deque() for _ in range(queue_pairs)]
@@ -116,10 +126,21 @@ class InFlight:
             if sent is None or is_sooner:
                 return None
             came = sent
+        if came is (sent or overdue):
+            self._uncertain, self._least_uncertain_trip = 0, math.inf
+        else:
+            self._note_uncertain(now - came.sent_at, is_certain=is_sooner)
         pair = came.queue_pair
         self._largest_acknowledged[pair] = max(self._largest_acknowledged[pair], came.number)
         # of one that was overdue and had not gone again there is no doubt
         return came if came is (sent or overdue) else None
+
+    def _note_uncertain(self, trip: float, *, is_certain: bool) -> None:
+        """What has come may be an earlier sending that was overdue: then it took so long."""
+        self._uncertain += 1
+        self._least_uncertain_trip = min(self._least_uncertain_trip, trip)
+        if is_certain or self._uncertain >= UNCERTAIN_IN_A_ROW:
+            self.spurious_trip = self._least_uncertain_trip
 
     def detect_lost(self) -> list[int]:
         """Positions now declared lost by the reordering threshold of their queue pair."""
@@ -209,6 +230,7 @@ class RetransmitTimeout:
         self.last_progress = 0.0
         self.backoff = 1
         self._backed_off_at = -math.inf
+        self._spurious_trip = 0.0
 
     def on_progress(self, now: float, *, certain: bool = True) -> None:
         """Something new arrived.
@@ -221,13 +243,27 @@ class RetransmitTimeout:
         self.last_progress = now
         self.backoff = 1 if certain else min(self.backoff, UNCERTAIN_BACKOFF)
 
+    def on_first_sending(self) -> None:
+        """A chunk has come that had not gone again: round trips are told, and the time-out is long enough."""
+        self._spurious_trip = 0.0
+
+    def on_spurious(self, trip: float, round_trip: float) -> None:
+        """What was sent again for nothing had taken so long at most: no chunk is overdue before that.
+
+        Args:
+            trip: seconds.
+            round_trip: that the time-out was made for, seconds.
+        """
+        self._spurious_trip = 0.0
+        self._spurious_trip = min(trip, LARGEST_BACKOFF * self.base_seconds(round_trip))
+
     def base_seconds(self, round_trip: float) -> float:
         """The time-out without the backoff.
 
         Args:
             round_trip: seconds; 0 while it is unknown.
         """
-        return RTT_FACTOR * (round_trip or UNKNOWN_RTT_SECONDS) + REPORT_SLACK_SECONDS
+        return RTT_FACTOR * max(round_trip or UNKNOWN_RTT_SECONDS, self._spurious_trip) + REPORT_SLACK_SECONDS
 
     def seconds(self, round_trip: float) -> float:
         """The time-out: tail loss is detected by this alone."""

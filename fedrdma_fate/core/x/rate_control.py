@@ -197,11 +197,14 @@ class RateController:
         """Most bytes in flight: twice what fills the path, and what is sent while a report is awaited."""
         if self.report_clocked:
             return self._window.window_bytes
-        rtt = self._rtt.least
+        rtt = WINDOW_GAIN * self._rtt.least
         if self._competition.is_held_back:
             # the window of one who knows of all of the link lets it have its share in a queue; ours is to, too
-            rtt = min(self._rtt.latest, rtt + SHARED_QUEUE_SECONDS)
-        return max(self._bandwidth, LEAST_RATE) * (WINDOW_GAIN * rtt + REPORT_ALLOWANCE_SECONDS)
+            rtt = WINDOW_GAIN * min(self._rtt.latest, self._rtt.least + SHARED_QUEUE_SECONDS)
+        if self._competition.is_recent:
+            # what they queue is not ours to wait for: a smaller window would be a lower rate, and that a smaller window
+            rtt = max(rtt, self._rtt.latest)
+        return max(self._bandwidth, LEAST_RATE) * (rtt + REPORT_ALLOWANCE_SECONDS)
 
     def state(self) -> PathState | None:
         """What to remember for the next transfer; None when nothing was learnt."""

@@ -297,11 +297,12 @@ class XSender(SenderBase):
             new = list(self._arrivals.merge(report.complete, report.beyond))
         except IndexError as error:
             return self.cancel(ErrorCode.UNEXPECTED_EVENT, f"a report makes no sense: {error}")
-        certain = newest is not None
+        certain, is_first = newest is not None, newest is not None and not newest.is_retransmission
         for position in new:
             self._missing_bytes.pop(position, None)
-            if self._in_flight.on_acknowledged(position, now, self.control.min_rtt) is not None:
-                certain = True
+            came = self._in_flight.on_acknowledged(position, now, self.control.min_rtt)
+            if came is not None:
+                certain, is_first = True, is_first or not came.is_retransmission
             self.arrived_bytes += self._length(position)
             # who says that it has what was never sent is not to look like a fast path for that
             self.delivered_bytes += self._length(position) if position < sent else 0
@@ -310,6 +311,11 @@ class XSender(SenderBase):
         self.lost_bytes += self._bytes_to_repeat(lost)
         if new:
             self._timeout.on_progress(now, certain=certain)
+        if is_first:
+            self._timeout.on_first_sending()
+        elif self._in_flight.spurious_trip is not None:
+            self._timeout.on_spurious(self._in_flight.spurious_trip, self._round_trip)
+        self._in_flight.spurious_trip = None
         arrived = self._tell_arrived(new)
         if self.settings.reliable:
             return arrived + self._pump(now)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from fedrdma_fate.core.x.loss_detection import (
     LARGEST_BACKOFF,
     UNCERTAIN_BACKOFF,
+    UNCERTAIN_IN_A_ROW,
     UNKNOWN_RTT_SECONDS,
     InFlight,
     RetransmitTimeout,
@@ -139,3 +142,53 @@ def test_what_still_waits_on_this_host_is_not_overdue() -> None:
     assert in_flight.oldest_sent_at == 50.0
     assert in_flight.detect_overdue(49.0) == []
     assert in_flight.detect_overdue(50.0) == [0]
+
+
+def all_again(count: int) -> InFlight:
+    """So many chunks went a millisecond apart, were overdue after 10 ms and went again."""
+    in_flight = InFlight(1)
+    for position in range(count):
+        in_flight.on_sent(SentChunk(position, 1, 0, 0.001 * position, False))
+    assert in_flight.detect_overdue(1.0) == list(range(count))
+    for position in range(count):
+        in_flight.on_sent(SentChunk(position, 1, 0, 0.01 + 0.001 * position, True))
+    return in_flight
+
+
+def test_many_that_may_all_be_earlier_sendings_tell_how_long_these_took() -> None:
+    in_flight = all_again(UNCERTAIN_IN_A_ROW)
+    for position in range(UNCERTAIN_IN_A_ROW):
+        assert in_flight.spurious_trip is None
+        # none sooner than a round trip after it went again
+        in_flight.on_acknowledged(position, 0.05 + 0.001 * position, 0.002)
+    assert in_flight.spurious_trip == pytest.approx(0.05)
+
+
+def test_a_few_at_the_end_may_all_have_been_lost_and_tell_nothing() -> None:
+    in_flight = all_again(UNCERTAIN_IN_A_ROW - 1)
+    for position in range(UNCERTAIN_IN_A_ROW - 1):
+        in_flight.on_acknowledged(position, 0.05 + 0.001 * position, 0.002)
+    assert in_flight.spurious_trip is None
+
+
+def test_one_that_comes_sooner_than_it_can_have_gone_again_tells_it_alone() -> None:
+    in_flight = all_again(3)
+    in_flight.on_acknowledged(0, 0.011, 0.002)
+    assert in_flight.spurious_trip == pytest.approx(0.011)
+
+
+def test_nothing_is_overdue_before_what_went_again_for_nothing_had_taken_until_round_trips_are_told() -> None:
+    timeout = RetransmitTimeout()
+    short = timeout.seconds(0.004)
+    timeout.on_spurious(0.05, 0.004)
+    assert timeout.seconds(0.004) == timeout.seconds(0.05) > short
+    assert timeout.seconds(0.1) == RetransmitTimeout().seconds(0.1)
+    timeout.on_first_sending()
+    assert timeout.seconds(0.004) == short
+
+
+def test_after_an_outage_the_time_out_is_no_longer_than_it_may_back_off_to() -> None:
+    timeout = RetransmitTimeout()
+    base = timeout.base_seconds(0.004)
+    timeout.on_spurious(30.0, 0.004)
+    assert timeout.seconds(0.004) <= 2 * LARGEST_BACKOFF * base

@@ -426,3 +426,20 @@ def test_a_queue_of_those_that_share_the_link_leaves_a_window_for_the_share() ->
     # in a buffer that others keep full it does not grow with it
     play(control, 0.1, 0.2, RTT + 0.1)
     assert control.window_bytes == pytest.approx((2 * (RTT + 0.01) + 0.01) * control.bandwidth)
+
+
+def test_the_queue_of_competitors_does_not_make_the_window_too_small_for_our_part() -> None:
+    control = controller(capacity=RATE, shared_seconds=SHARED_SECONDS)
+    control.on_time(0.0)
+    queued = 10 * RTT
+    play(control, 0.0, 0.1, queued)
+    assert control.window_bytes >= control.bandwidth * queued
+    assert control.bandwidth >= 0.5 * RATE
+
+
+def test_a_queue_where_there_are_none_does_not_open_it() -> None:
+    control = controller()
+    control.on_time(0.0)
+    alone = control.window_bytes
+    control.on_sample(Sample(10 * RTT, RATE, 10, 0, 4), 0.002)
+    assert control.window_bytes <= alone

@@ -223,6 +223,34 @@ def test_beside_a_cubic_flow_neither_starves(buffer: float, first: str, least: f
     assert min(ours.goodput_bps(1, 11), rival.goodput_bps(1, 11)) >= least * 1e9
 
 
+@pytest.mark.parametrize(("rate_bps", "buffer_bytes"), [(20e6, 126_600), (60e6, 379_800)])
+def test_beside_a_cubic_flow_that_fills_25_round_trips_of_buffer_neither_starves_nor_goes_all_of_it_again(
+    rate_bps: float, buffer_bytes: float
+) -> None:
+    clock, total = VirtualClock(), 2 * MIB
+    profile = BottleneckProfile(
+        rate_bps, 0.002, buffer_bytes=buffer_bytes, nic_bps=10 * rate_bps, mtu_bytes=1448, drops_whole_packets=True
+    )
+    link = Bottleneck(clock, profile, random.Random(1))
+    ours = XFlow(clock, link, ChunkPlan(total, FIRST_CHUNK_BYTES), recut=True, probed=True, repairs=True)
+    clock.run(2)
+    rival = CubicFlow(clock, link, until=60)
+    rival.start()
+    clock.run(4)
+    for _ in range(4):
+        began, before = clock.now, rival.arrived_bytes
+        ours.outcome = None
+        ours.start()
+        clock.run_until(lambda: ours.outcome is not None, began + 30, 0.01)
+        seconds = ours.ended_at - began
+        # half of the link would take it two thirds of this
+        assert seconds <= 3 * total * 8 / rate_bps
+        assert rival.arrived_bytes - before >= 0.35 * rate_bps / 8 * seconds
+        assert ours.stats is not None
+        assert ours.stats.resent_bytes <= 0.3 * total
+        clock.run(clock.now + 2)
+
+
 @pytest.mark.parametrize("most", [0.9, 1.25])
 def test_what_we_are_let_send_beside_others_does_not_starve_a_cubic_flow(most: float) -> None:
     clock, link = world(BottleneckProfile(1e8, buffer_bytes=0.4e6, nic_bps=1e9))
