@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tests.fate.conftest import GUEST, HOST
+from tests.fate.test_component_entrypoint import task_config
 from tests.support.fate_flow import running_fate_flow
 from tests.support.gateways import PartyTuple, Silos
 from tests.support.spark_cluster import for_processes, local_cluster, missing
@@ -57,37 +58,15 @@ def test_a_launched_job_computes_with_spark(silos: Silos, tmp_path: Path) -> Non
 
 def task_of(party: PartyTuple, silos: Silos, home: Path) -> dict[str, Any]:
     """FATE's toy example: both parties exchange the index of a table and bring theirs into the same order."""
-    role, party_id = party
-    everybody = [{"role": role, "partyid": party_id} for role, party_id in (GUEST, HOST)]
-    return {
-        "task_id": "toy",
-        "party_task_id": f"toy_{role}_{party_id}",
-        "task_name": "toy_0",
-        "component": "toy_example",
-        "role": role,
-        "party_id": party_id,
-        "stage": "default",
-        "parameters": {"data_num": SAMPLES, "partition": PARTITIONS},
-        "input_artifacts": {},
-        "output_artifacts": {
-            "output_data": {"uri": f"file://{home}/output", "type_name": "dataframe"},
-            "json_model_output": {"uri": f"file://{home}/model", "type_name": "json_model"},
-            "metric": {"uri": f"file://{home}/metric", "type_name": "json_metric"},
-        },
-        "conf": {
-            "device": {"type": "CPU"},
-            "logger": {},
-            "computing": {"type": "spark", "metadata": {"computing_id": f"toy_{role}"}},
-            "federation": {
-                "type": "fedrdma",
-                "metadata": {
-                    "federation_id": "toy_session",
-                    "parties": {"local": {"role": role, "partyid": party_id}, "parties": everybody},
-                    "fedrdma_config": {"gateway": silos.address(party), "get_timeout": 500},
-                },
-            },
-        },
+    federation = {
+        "type": "fedrdma",
+        "metadata": {"fedrdma_config": {"gateway": silos.address(party), "get_timeout": 500}},
     }
+    task = task_config(party, federation, home)
+    task["parameters"] = {"data_num": SAMPLES, "partition": PARTITIONS}
+    task["output_artifacts"]["output_data"]["uri"] = f"file://{home}/output"
+    task["conf"]["computing"] = {"type": "spark", "metadata": {"computing_id": f"toy_{party[0]}"}}
+    return task
 
 
 def test_a_component_computes_with_two_executors_of_spark_and_its_peer_with_one_process(

@@ -14,10 +14,9 @@ from typing import Any
 
 from fedrdma_fate.bench.aggregate_setting import AggregateSetting, make_update
 from fedrdma_fate.bench.aggregate_watch import leased, most_leased, wait
-from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.lifl.figure4 import times
 from fedrdma_fate.bench.lifl.figure8 import NOT_STATED
-from fedrdma_fate.bench.lifl.hops import Moved, Stage, median_of, over_stages
+from fedrdma_fate.bench.lifl.hops import Moved, Stage, by_each_system, median_of, over_stages
 from fedrdma_fate.bench.notices_gateways import UpdatesOneByOne, updates_one_by_one
 from fedrdma_fate.bench.processes import MemoryWatch, cpu_seconds
 from fedrdma_fate.bench.report import DataTable
@@ -82,18 +81,11 @@ def figure13(
         repeats: of which the median counts.
         tell: told what is measured.
     """
-    found, failures = [], {}
-    for setting in settings:
-        moved: dict[str, Moved] = {}
-        for system in SYSTEMS:
-            tell(f"{setting.model}, {system}")
-            try:
-                if system == "ours":
-                    moved[system] = _through_gateways(setting, repeats)
-                else:
-                    moved[system] = over_stages(setting, _STAGES[system], repeats)
-            except RowError as error:
-                failures[f"{setting.model}, {system}"] = str(error)
+    measured, failures = by_each_system(
+        settings, SYSTEMS, lambda setting, system: _move(setting, system, repeats), tell
+    )
+    found = []
+    for setting, moved in measured:
         ours = moved.get("ours")
         for system, one in moved.items():
             ratios = None if ours is None else _by(one, ours)
@@ -111,6 +103,12 @@ def figure13(
                 )
             )
     return found, failures
+
+
+def _move(setting: AggregateSetting, system: str, repeats: int) -> Moved:
+    if system == "ours":
+        return _through_gateways(setting, repeats)
+    return over_stages(setting, _STAGES[system], repeats)
 
 
 def _by(one: Moved, ours: Moved) -> tuple[float, float, float]:

@@ -20,7 +20,7 @@ from fedrdma_fate.bench.aggregate_setting import AggregateSetting, make_update
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.lifl.figure4 import times
 from fedrdma_fate.bench.lifl.figure8 import NOT_STATED
-from fedrdma_fate.bench.lifl.hops import Moved, Stage, median_of, over_stages
+from fedrdma_fate.bench.lifl.hops import Moved, Stage, by_each_system, median_of, over_stages
 from fedrdma_fate.bench.processes import cpu_seconds
 from fedrdma_fate.bench.report import DataTable
 
@@ -87,17 +87,10 @@ def figure7(
         repeats: of which the median counts.
         tell: told what is measured.
     """
-    found, failures = [], {}
-    for setting in settings:
-        moved: dict[str, Moved] = {}
-        for system in SYSTEMS:
-            tell(f"{setting.model}, {system}")
-            try:
-                moved[system] = _move(setting, system, repeats)
-            except RowError as error:
-                failures[f"{setting.model}, {system}"] = str(error)
-        found += _hops(setting, moved)
-    return found, failures
+    measured, failures = by_each_system(
+        settings, SYSTEMS, lambda setting, system: _move(setting, system, repeats), tell
+    )
+    return [hop for setting, moved in measured for hop in _hops(setting, moved)], failures
 
 
 def _hops(setting: AggregateSetting, moved: dict[str, Moved]) -> list[Hop]:

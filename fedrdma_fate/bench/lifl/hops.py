@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
@@ -65,6 +65,33 @@ def setting_of(model: str, parameters: int | None, bytes_per_parameter: int, upd
     length = (parameters or MODELS[model]) * bytes_per_parameter
     name = model if parameters is None else f"{parameters} parameters"
     return AggregateSetting(name, length // _PAIR_BYTES, updates, updates + 1, "tcp")
+
+
+def by_each_system(
+    settings: Sequence[AggregateSetting],
+    systems: Sequence[str],
+    move: Callable[[AggregateSetting, str], Moved],
+    tell: Callable[[str], object],
+) -> tuple[list[tuple[AggregateSetting, dict[str, Moved]]], dict[str, str]]:
+    """Measure each model by each system; what was measured of each, and why others were not.
+
+    Args:
+        settings: whose updates.
+        systems: their names.
+        move: one of them by one system; raises RowError where that cannot be.
+        tell: told what is measured.
+    """
+    found, failures = [], {}
+    for setting in settings:
+        moved: dict[str, Moved] = {}
+        for system in systems:
+            tell(f"{setting.model}, {system}")
+            try:
+                moved[system] = move(setting, system)
+            except RowError as error:
+                failures[f"{setting.model}, {system}"] = str(error)
+        found.append((setting, moved))
+    return found, failures
 
 
 def median_of(moves: Sequence[Moved], memory_bytes: int = 0) -> Moved:

@@ -13,6 +13,10 @@ REORDERING_THRESHOLD_CHUNKS = 3
 """A chunk is lost when one this much later by the same queue pair was acknowledged: kPacketThreshold, RFC 9002,
 section 6.1.1."""
 
+UNCERTAIN_IN_A_ROW = 16
+"""So many chunks of which nobody can tell which sending has come, and none besides: the time-out is too short for any
+to come in time. Of fewer, at the end of what was sent, all may have been lost. Ours."""
+
 _CLOCK_SLACK_SECONDS = 1e-9
 """A timer that is set for a sum of times may ring this much before a comparison of the same times says so: doubles."""
 
@@ -49,11 +53,6 @@ class SentChunk:
     def under_way_since(self) -> float:
         """When the network had it, seconds; infinity while it waits on this host."""
         return self.sent_at if self.left_at is None else self.left_at
-
-
-UNCERTAIN_IN_A_ROW = 16
-"""So many chunks of which nobody can tell which sending has come, and none besides: the time-out is too short for any
-to come in time. Of fewer, at the end of what was sent, all may have been lost. Ours."""
 
 
 class InFlight:
@@ -126,20 +125,20 @@ class InFlight:
             if sent is None or is_sooner:
                 return None
             came = sent
-        if came is (sent or overdue):
-            self._uncertain, self._least_uncertain_trip = 0, math.inf
-        else:
-            self._note_uncertain(now - came.sent_at, is_certain=is_sooner)
         pair = came.queue_pair
         self._largest_acknowledged[pair] = max(self._largest_acknowledged[pair], came.number)
         # of one that was overdue and had not gone again there is no doubt
-        return came if came is (sent or overdue) else None
+        if came is (sent or overdue):
+            self._uncertain, self._least_uncertain_trip = 0, math.inf
+            return came
+        self._note_uncertain(now - came.sent_at, is_spurious=is_sooner)
+        return None
 
-    def _note_uncertain(self, trip: float, *, is_certain: bool) -> None:
+    def _note_uncertain(self, trip: float, *, is_spurious: bool) -> None:
         """What has come may be an earlier sending that was overdue: then it took so long."""
         self._uncertain += 1
         self._least_uncertain_trip = min(self._least_uncertain_trip, trip)
-        if is_certain or self._uncertain >= UNCERTAIN_IN_A_ROW:
+        if is_spurious or self._uncertain >= UNCERTAIN_IN_A_ROW:
             self.spurious_trip = self._least_uncertain_trip
 
     def detect_lost(self) -> list[int]:
@@ -254,8 +253,7 @@ class RetransmitTimeout:
             trip: seconds.
             round_trip: that the time-out was made for, seconds.
         """
-        self._spurious_trip = 0.0
-        self._spurious_trip = min(trip, LARGEST_BACKOFF * self.base_seconds(round_trip))
+        self._spurious_trip = min(trip, LARGEST_BACKOFF * _base_seconds(round_trip or UNKNOWN_RTT_SECONDS))
 
     def base_seconds(self, round_trip: float) -> float:
         """The time-out without the backoff.
@@ -263,7 +261,7 @@ class RetransmitTimeout:
         Args:
             round_trip: seconds; 0 while it is unknown.
         """
-        return RTT_FACTOR * max(round_trip or UNKNOWN_RTT_SECONDS, self._spurious_trip) + REPORT_SLACK_SECONDS
+        return _base_seconds(max(round_trip or UNKNOWN_RTT_SECONDS, self._spurious_trip))
 
     def seconds(self, round_trip: float) -> float:
         """The time-out: tail loss is detected by this alone."""
@@ -281,3 +279,7 @@ class RetransmitTimeout:
         """Chunks were declared lost by it: twice as long from now on, once for all that went out together."""
         if now >= self._backed_off_at + self.seconds(round_trip):
             self.backoff, self._backed_off_at = min(self.backoff * 2, LARGEST_BACKOFF), now
+
+
+def _base_seconds(round_trip: float) -> float:
+    return RTT_FACTOR * round_trip + REPORT_SLACK_SECONDS
