@@ -17,9 +17,6 @@ from typing import Any
 
 VARIABLE = "FATE_OWN_PARTY"
 
-GET_SECONDS = 120.0
-"""For a get of ours: a party whose peer has ended says so before the script's time is over."""
-
 WORKERS = 2
 """Of each computing session; FATE's default is one for each core."""
 
@@ -34,11 +31,13 @@ class Surroundings:
         data: directory of the standalone engine, the same at all parties. The scripts give none, or one in the
             directory that they are run in.
         gateways: address by `role:id`; empty for FATE's standalone federation.
+        get_seconds: for a get of ours.
     """
 
     session: str
     data: str
     gateways: dict[str, str]
+    get_seconds: float
 
 
 def main() -> None:
@@ -77,7 +76,7 @@ def _replace(surroundings: Surroundings) -> None:
         from fedrdma_fate.fate.settings import FederationOptions
 
         address = surroundings.gateways[":".join(map(str, party))]
-        options = FederationOptions(get_timeout=GET_SECONDS)
+        options = FederationOptions(get_timeout=surroundings.get_seconds)
         return FedRDMAFederation(surroundings.session, engine, party, parties, address, options)
 
     computing.CSession = Session

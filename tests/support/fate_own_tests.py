@@ -40,6 +40,9 @@ LONG_SECONDS = 600.0
 GRACE_SECONDS = 5.0
 """For the other parties, once one has failed: what they still say tells why."""
 
+GET_PART = 0.2
+"""Of a script's time, for a get of ours: a party whose peer has ended says so before that time is over."""
+
 POLL_SECONDS = 0.05
 """Between two looks at the parties: little beside the seconds in which a time is told."""
 
@@ -240,7 +243,7 @@ def run_script(script: Script, root: Path, directory: Path, silos: Silos | None,
     directory.mkdir(parents=True)
     session = f"own-{secrets.token_hex(4)}"
     gateways = silos.addresses if silos else {}
-    surroundings = Surroundings(session, str(directory / "data"), gateways)
+    surroundings = Surroundings(session, str(directory / "data"), gateways, GET_PART * most_seconds)
     environment = {
         **os.environ,
         VARIABLE: json.dumps(dataclasses.asdict(surroundings)),
@@ -264,7 +267,8 @@ def _commands(script: Script, surroundings: Surroundings) -> dict[str, list[str]
     command += [f"--federation_session_id={surroundings.session}"]
     if surroundings.gateways:
         gateways = ",".join(f"{party}={address}" for party, address in surroundings.gateways.items())
-        command += ["--federation_engine=fedrdma", f"--fedrdma_gateways={gateways}", "--fedrdma_get_timeout=120"]
+        command += ["--federation_engine=fedrdma", f"--fedrdma_gateways={gateways}"]
+        command += [f"--fedrdma_get_timeout={surroundings.get_seconds}"]
     return {"launcher": command}
 
 
@@ -400,7 +404,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fate", type=Path, help="FATE's source, release 2.2.0")
     parser.add_argument("--only", action="append", default=[], metavar="WORD", help="scripts with it in their name")
-    parser.add_argument("--seconds", type=float, default=LONG_SECONDS, help="most for a script over one federation")
+    parser.add_argument("--seconds", type=float, help="for a script over one federation, in place of its own limit")
     parser.add_argument("--results", type=Path, help="JSON file with what was found; what is there is not run again")
     parser.add_argument("--json", action="store_true", help="print the results as JSON, not as a table")
     parser.add_argument("--logs", type=Path, help="a directory that does not exist yet, for what the parties print")
@@ -421,7 +425,7 @@ def main() -> None:
             for name in () if lacks else FEDERATIONS:
                 result = kept.of(script, name)
                 if result is None:
-                    most = min(script.seconds, given.seconds)
+                    most = script.seconds if given.seconds is None else given.seconds
                     place = directory / name / script.path
                     result = run_script(script, root, place, silos if name == "gateways" else None, most)
                     kept.keep(script, name, result)
