@@ -15,10 +15,19 @@ from fedrdma_fate.client.client import ask_status
 from fedrdma_fate.doctor.fate_flow import check_flow, connects, lines_to_add, read_home
 from fedrdma_fate.doctor.findings import worst
 from fedrdma_fate.gateway.config.schema import load_config, split_address
+from fedrdma_fate.gateway.config.sizes import parse_byte_count
 
 _HOME = click.option(
     "--home", required=True, type=click.Path(path_type=Path), help="FATE Flow's home, or its folder `conf`."
 )
+
+
+def _size(_context: click.Context, _option: click.Parameter, given: str | None) -> int | None:
+    """As in the gateway's file."""
+    try:
+        return None if given is None else int(parse_byte_count(given))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}.") from None
 
 
 @click.group()
@@ -29,7 +38,7 @@ def fate() -> None:
 @fate.command()
 @_HOME
 @click.option("--socket", "address", help="The gateway's `listen.socket`.  [default: as FATE Flow's files say]")
-@click.option("--model-bytes", type=click.IntRange(min=1), help="Whether there is room for a model of so many.")
+@click.option("--model-bytes", callback=_size, help="Whether there is room for a model of so many, such as 1GB.")
 @click.option("--json", "as_json", is_flag=True, help="Print the document for programs.")
 def check(home: Path, address: str | None, model_bytes: int | None, as_json: bool) -> None:
     """Check engine, proxy and ports of a FATE Flow home, and that the gateways of the parties answer.

@@ -45,14 +45,25 @@ def test_what_config_prints_is_what_check_finds_right(tmp_path: Path, engine: st
         assert printed.exit_code == 0, printed.output
         (flow_home / "conf" / "local.service_conf.yaml").write_text(printed.output)
 
-        after = fate("check", "--home", str(flow_home), *socket, "--model-bytes", "1000000", "--json")
+        after = fate("check", "--home", str(flow_home), *socket, "--model-bytes", "1MB", "--json")
         document = json.loads(after.output)
         assert (after.exit_code, document["worst"]) == (0, "ok"), document
-        assert {check["check"] for check in document["checks"]} >= {"fate flow party", "peer b", "room to send"}
+        found = {check["check"]: check["found"] for check in document["checks"]}
+        assert found.keys() >= {"fate flow party", "peer b", "room to send"}
+        assert "1000000 bytes" in found["room to send"]
 
         too_much = fate("check", "--home", str(flow_home), *socket, "--model-bytes", str(1 << 40))
         assert too_much.exit_code == 1
         assert "memory.receive_bytes" in too_much.output
+
+
+@pytest.mark.parametrize("size", ["1TB", "-5", "0", "a model", "1e9", "1000000000000000000000"])
+def test_a_size_of_a_model_that_is_none_is_told_with_how_one_is_written(tmp_path: Path, size: str) -> None:
+    told = fate("check", "--home", str(home(tmp_path)), "--model-bytes", size)
+
+    assert told.exit_code == 2
+    assert f"Invalid value for '--model-bytes': '{size}' is " in told.output
+    assert "bytes" in told.output.partition("value for")[2].partition(f"'{size}'")[2]
 
 
 def test_a_file_that_the_shell_has_emptied_for_what_config_prints_is_told(tmp_path: Path) -> None:
