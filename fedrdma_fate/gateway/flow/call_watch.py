@@ -12,7 +12,7 @@ import resource
 import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 
@@ -78,12 +78,13 @@ class CallWatch:
         return False
 
     @contextlib.contextmanager
-    def within(self, context: grpc.ServicerContext, seconds: float) -> Iterator[None]:
-        """The call ends when this takes longer. One call has one such limit at a time."""
+    def within(self, context: grpc.ServicerContext, seconds: float) -> Iterator[Callable[[], bool]]:
+        """The call ends when this takes longer, and what comes back says so. One call has one such limit at a time."""
+        end = self._loop.time() + seconds
         with self._lock:
-            self._ends[context] = self._loop.time() + seconds
+            self._ends[context] = end
         try:
-            yield
+            yield lambda: self._loop.time() >= end
         finally:
             with self._lock:
                 del self._ends[context]

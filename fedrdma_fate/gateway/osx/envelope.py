@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedrdma_fate.gateway.flow.packet import field_head, parts
-from fedrdma_fate.gateway.osx.requests import SESSION, SOURCE_NODE, TARGET_NODE, Queue, refused
+from fedrdma_fate.gateway.osx.requests import SESSION, SOURCE_NODE, TARGET_NODE, TOPIC, Queue, refused
 from fedrdma_fate.wire.errors import GatewayError
 
 SERVICE, METHOD = "org.ppc.ptp.PrivateTransferProtocol", "invoke"
 """Of gRPC, which a broker has for others."""
 
-_URI, _PROVIDER, _TOPIC = "x-ptp-uri", "x-ptp-tech-provider-code", "x-ptp-topic"
+_URI, _PROVIDER = "x-ptp-uri", "x-ptp-tech-provider-code"
 """Metadata between brokers."""
 
 _PUSH_URI = "grpcs://fedai.org/org.ppc.ptp.PrivateTransferTransport/push"
@@ -29,7 +29,7 @@ def metadata_of(queue: Queue, topic: str) -> tuple[tuple[str, str], ...]:
         SESSION: queue.session,
         SOURCE_NODE: queue.source.party_id,
         TARGET_NODE: queue.destination.party_id,
-        _TOPIC: topic,
+        TOPIC: topic,
     }
     # metadata of gRPC are plain text; the topic is in the message as well
     return tuple((name, value) for name, value in said.items() if value.isascii() and value.isprintable())

@@ -2,18 +2,21 @@
 
 A party that uses queues is a task of its site like others: what it pushes lies in the pools by their rules, waits for
 memory, is spilled, and travels in the mode of the peer.
+
+More than 500 lines: a call, the end of a queue whose turn it has, and the party that it counts for are let go together.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 from fedrdma_fate.client.protocol import (
@@ -226,11 +229,22 @@ class Queues:
             FedRDMAError: it is not sent.
         """
         assert len(body) <= INLINE_LIMIT_BYTES
+        async with self._pushing(queue) as (end, conversation):
+            await _reply(conversation, PutInline(queue.name, _tag(end.next), (queue.destination,), "bytes", body))
+            end.next += 1
+
+    async def refuse(self, queue: Queue, error: FedRDMAError) -> None:
+        """A push of a broker's was refused before anybody read it: whoever pops is told in its place."""
+        with contextlib.suppress(FedRDMAError):
+            async with self._pushing(queue):
+                raise error
+
+    @contextlib.asynccontextmanager
+    async def _pushing(self, queue: Queue) -> AsyncIterator[tuple[_End, TaskConversation]]:
         end, conversation = await self._take_turn(queue, "push")
         try:
             with telling(self.tasks.context, _key(queue, end.next)):
-                await _reply(conversation, PutInline(queue.name, _tag(end.next), (queue.destination,), "bytes", body))
-            end.next += 1
+                yield end, conversation
         finally:
             self.note_pushed(queue, end)
             self.let_go(queue, queue.source, end, conversation)

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Lost, Numbered
 from fedrdma_fate.gateway.messages.message import name_of_broker
+from fedrdma_fate.gateway.osx.requests import Queue
+from fedrdma_fate.gateway.osx.room import MOST_PUSHES
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
 from fedrdma_fate.wire.frames import MessageKey
 
 logger = logging.getLogger(__name__)
+
+_TOLD = ErrorCode.LIMIT_REACHED, ErrorCode.BROKER_FAILED
+"""What else than a lack of memory keeps a broker's push out, and is no mistake of the push itself."""
+
+
+class UnreadPushes:
+    """Pushes of brokers that nobody read, for there were too many, or they were not sent to their end.
+
+    Each waits for its turn among those of its queue, without a thread. Belongs to the event loop's thread.
+    """
+
+    def __init__(self, refuse: Callable[[Queue, FedRDMAError], Coroutine[None, None, None]]) -> None:
+        """
+        Args:
+            refuse: see `Queues.refuse`.
+        """
+        self._refuse = refuse
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def tell(self, queue: Queue, error: FedRDMAError) -> None:
+        """Whoever pops is told, but of more than `MOST_PUSHES` that wait for their turn: FATE has one at a time."""
+        if len(self._waiting) >= MOST_PUSHES:
+            return
+        task = asyncio.get_running_loop().create_task(self._refuse(queue, error))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    def close(self) -> None:
+        """Nobody pops any more."""
+        for task in self._waiting:
+            task.cancel()
 
 
 @contextlib.contextmanager
@@ -32,7 +66,7 @@ def telling(context: GatewayContext, key: MessageKey) -> Iterator[None]:
         yield
     except FedRDMAError as error:
         broker = context.routes.broker_of(key.source)
-        if broker and (isinstance(error, MemoryPoolError) or error.code is ErrorCode.LIMIT_REACHED):
+        if broker and (isinstance(error, MemoryPoolError) or error.code in _TOLD):
             _tell(context, key, name_of_broker(broker), error)
         raise
 

@@ -16,7 +16,7 @@ from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MOST_PARTY_CHARACTERS
 SESSION, FROM_NODE, TARGET_NODE = "x-ptp-session-id", "x-ptp-from-node-id", "x-ptp-target-node-id"
 """Metadata of a call. Nodes are party ids without a role."""
 
-SOURCE_NODE = "x-ptp-source-node-id"
+SOURCE_NODE, TOPIC = "x-ptp-source-node-id", "x-ptp-topic"
 """Between brokers. FATE's client says from-node-id, which a broker neither reads nor hands on, and then names none."""
 
 OK, NOTHING_CAME = "E0000000000", "E0000000601"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent import futures
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from fedrdma_fate.gateway.flow.call_watch import CallWatch
 from fedrdma_fate.gateway.osx import envelope, requests
 from fedrdma_fate.gateway.osx.brokers import Broker, BrokerSites
 from fedrdma_fate.gateway.osx.queues import Pop, Queues
+from fedrdma_fate.gateway.osx.refused_pushes import UnreadPushes
 from fedrdma_fate.gateway.osx.room import AnswerRoom, PushRoom
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES
@@ -165,6 +167,7 @@ class QueueTransport:
         self._watch = watch
         self._brokers = brokers
         self._pushes = PushRoom()
+        self._unread = UnreadPushes(queues.refuse)
         self._answers = AnswerRoom()
         self._copying = Copying()
         self._pops = threading.BoundedSemaphore(MOST_POPS)
@@ -196,6 +199,7 @@ class QueueTransport:
 
     def close(self) -> None:
         """Nobody calls any more."""
+        self._unread.close()
         self._queues.close()
 
     def _told(
@@ -251,20 +255,68 @@ class QueueTransport:
         envelope.check_uri(call.metadata)
         # what a broker begins and does not send keeps out none of this site's clients
         way = f"{self._own_site} from {' or '.join(calling)}"
-        with self._pushes.place(way, call.is_gone, call.context.cancel) as place:
-            request = self._request(call, received, MOST_SECONDS)
-            self._pushes.has_read(place, len(request))
+        with contextlib.ExitStack() as place:
+            with self._telling(call, calling):
+                request = self._brought(call, received, way, place)
             topic, payload = requests.pushed(envelope.pushed_by(request))
             queue = requests.queue_by_broker(call.metadata, topic)
-            if self._routes.find(queue.source) not in calling:
-                raise GatewayError(
-                    ErrorCode.WRONG_PARTY,
-                    f"the broker of {' or '.join(calling)} pushes in the name of {queue.source}, which is not there.",
-                    "See `parties` of that peer.",
-                )
-            self._queues.check_own(queue.destination)
+            self._check_brought(queue, calling)
             self._take(call, queue, payload)
         yield envelope.outbound(requests.OK)
+
+    def _brought(self, call: _Call, received: Requests, way: str, place: contextlib.ExitStack) -> memoryview:
+        """Read what a broker brings.
+
+        Raises:
+            GatewayError: LIMIT_REACHED; BROKER_FAILED where it is ended here, for the broker does not send it.
+        """
+        slow = threading.Event()
+
+        def end() -> None:
+            slow.set()
+            call.context.cancel()
+
+        taken = place.enter_context(self._pushes.place(way, call.is_gone, end))
+        with call.watch.within(call.context, MOST_SECONDS) as is_late:
+            try:
+                request = memoryview(next(received, b""))
+            except grpc.RpcError:
+                if not (slow.is_set() or is_late()):
+                    # the broker has gone, or has given it up
+                    raise
+                raise GatewayError(
+                    ErrorCode.BROKER_FAILED,
+                    f"{way} a push was begun and not sent to its end in time.",
+                    "See what lies between that broker and this gateway.",
+                ) from None
+        self._pushes.has_read(taken, len(request))
+        return request
+
+    @contextlib.contextmanager
+    def _telling(self, call: _Call, calling: Sequence[str]) -> Iterator[None]:
+        """What is refused unread is known by its metadata alone, where the broker tells the topic, as OSX does."""
+        try:
+            yield
+        except GatewayError as error:
+            with contextlib.suppress(GatewayError):
+                queue = requests.queue_by_broker(call.metadata, call.metadata.get(requests.TOPIC, ""))
+                self._check_brought(queue, calling)
+                call.soon(functools.partial(self._unread.tell, queue, error))
+            raise
+
+    def _check_brought(self, queue: requests.Queue, calling: Sequence[str]) -> None:
+        """See that a broker that may be one of these pushes for its own parties, to one of this site.
+
+        Raises:
+            GatewayError: WRONG_PARTY.
+        """
+        if self._routes.find(queue.source) not in calling:
+            raise GatewayError(
+                ErrorCode.WRONG_PARTY,
+                f"the broker of {' or '.join(calling)} pushes in the name of {queue.source}, which is not there.",
+                "See `parties` of that peer.",
+            )
+        self._queues.check_own(queue.destination)
 
     def _take(self, call: _Call, queue: requests.Queue, payload: memoryview) -> None:
         if len(payload) <= INLINE_LIMIT_BYTES:

@@ -7,6 +7,7 @@ More than 500 lines: every flow of a broker, good and bad, by the same calls aga
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import json
@@ -22,7 +23,7 @@ import pytest
 
 from fedrdma_fate.gateway.flow.osx_front import MOST_PACKET_BYTES
 from fedrdma_fate.gateway.messages import queue_numbers
-from fedrdma_fate.gateway.osx import broker_front, brokers, queues
+from fedrdma_fate.gateway.osx import broker_front, brokers, queues, room, transport
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKey, Party
 from tests.support.certificates import TestAuthority
@@ -374,6 +375,107 @@ def test_a_pop_that_waits_is_told_of_the_push_that_finds_no_room(gateway: Bridge
 
         with pytest.raises(grpc.RpcError, match=r"\[FR402\]"):
             waiting.result()
+
+
+def told_to_a_pop(gateway: Bridged, session: str, refused: Callable[[], str]) -> str:
+    """What a pop that waits is told of a push that is refused, and the push; the next push is for the next pop."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(pop, gateway, session)
+        eventually(lambda: waits(gateway, session), LONG)
+        to_the_broker = refused()
+        with pytest.raises(grpc.RpcError) as told:
+            waiting.result(LONG)
+    assert bring(gateway, session, b"next") == "E0000000000"
+    assert pop(gateway, session) == b"next"
+    assert "the OSX broker of b has brought it" in told_by(told.value)
+    return f"{to_the_broker}; {told_by(told.value)}"
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MOST_PUSHES", 0), ("MOST_PUSH_BYTES", 10)])
+def test_a_pop_that_waits_is_told_of_a_push_that_is_refused_before_anybody_reads_it(
+    gateway: Bridged, session: str, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    def refused() -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(room, limit, most)
+            return bring(gateway, session, topic=topic(session))
+
+    told = told_to_a_pop(gateway, session, refused)
+    assert told.count("[FR610]") == 2
+
+
+def test_a_pop_that_waits_is_told_of_a_push_that_is_not_sent_to_its_end(
+    gateway: Bridged, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(LONG)
+        yield from ()
+
+    def refused() -> str:
+        said = {"session-id": session, "target-node-id": "9999", "uri": PUSH_URI, "topic": topic(session)}
+        with monkeypatch.context() as patch, grpc.insecure_channel(f"127.0.0.1:{gateway.brokers}") as channel:
+            patch.setattr(transport, "MOST_SECONDS", 0.1)
+            half: Any = channel.stream_unary(f"/{PROTOCOL}/invoke")
+            call = half.future(nothing(), metadata=tuple((f"x-ptp-{name}", value) for name, value in said.items()))
+            error = call.exception(LONG)
+            never.set()
+            return told_by(error)
+
+    told = told_to_a_pop(gateway, session, refused)
+    assert told.startswith("CANCELLED")
+    assert "[FR623]" in told
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda _session: {},
+        lambda session: {"topic": topic(session, ("host", "4711"))},
+        lambda session: {"topic": topic(session, GUEST, GUEST)},
+        lambda session: {"topic": topic(f"{session}-another")},
+        lambda session: {"topic": topic(session, HOST, HOST)},
+    ],
+    ids=["none", "of a stranger", "of the site's own", "of another session", "for the broker's"],
+)
+def test_a_push_that_is_refused_unread_and_names_no_queue_of_the_brokers_breaks_none(
+    gateway: Bridged, session: str, monkeypatch: pytest.MonkeyPatch, named: Callable[[str], dict[str, str]]
+) -> None:
+    before = places(gateway)
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "MOST_PUSHES", 0)
+        assert "[FR610]" in bring(gateway, session, **named(session))
+    assert places(gateway) == before
+    assert bring(gateway, session, b"1") == "E0000000000"
+    assert pop(gateway, session) == b"1"
+
+
+def test_a_push_that_is_refused_unread_comes_behind_those_of_its_queue_that_are_under_way(
+    gateway: Bridged, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, go, begun = queues.Queues.begin_push, threading.Event(), threading.Event()
+
+    async def wait(self: Any, queue: Any, total_bytes: int) -> Any:
+        made = await begin(self, queue, total_bytes)
+        begun.set()
+        while not go.is_set():
+            await asyncio.sleep(0.02)
+        return made
+
+    monkeypatch.setattr(queues.Queues, "begin_push", wait)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(bring, gateway, session, b"z" * 100_000)
+        assert begun.wait(LONG)
+        with monkeypatch.context() as patch:
+            patch.setattr(room, "MOST_PUSHES", 0)
+            assert "[FR610]" in bring(gateway, session, topic=topic(session))
+        go.set()
+        assert first.result(LONG) == "E0000000000"
+
+    assert pop(gateway, session) == b"z" * 100_000
+    with pytest.raises(grpc.RpcError, match=r"\[FR610\].*the OSX broker of b has brought it"):
+        pop(gateway, session)
 
 
 def waits(gateway: Bridged, session: str) -> bool:
