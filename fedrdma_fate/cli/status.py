@@ -137,11 +137,17 @@ def _peers(document: dict[str, Any]) -> Table:
                 path["reason"],
                 rtt,
                 str(peer["pending_messages"]),
-                peer["last_error"] or path["last_error"],
+                peer["last_error"] or path["last_error"] or _other_parties(peer),
             )
         for unused in peer["unused_paths"]:
             _add(table, peer["site"], "", unused["transport"], "not used", "", "", _unused(unused))
     return table
+
+
+def _other_parties(peer: dict[str, Any]) -> str:
+    """What it says of itself, where that is not as it is configured here."""
+    said = peer["parties_by_itself"]
+    return "" if said is None or set(said) == set(peer["parties"]) else f"it serves {', '.join(said)}"
 
 
 def _unused(unused: dict[str, Any]) -> str:

@@ -23,13 +23,14 @@ class PathStatus(msgspec.Struct, frozen=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """Another site."""
+    """Another site; its parties as they are configured here, and as it says itself once it is connected."""
 
     site: str
     connected: bool
     version: str | None = None
     last_error: str = ""
     parties: tuple[str, ...] = ()
+    parties_by_itself: tuple[str, ...] | None = None
     paths: tuple[PathStatus, ...] = ()
 
 

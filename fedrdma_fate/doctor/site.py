@@ -84,4 +84,8 @@ def _check_peer(peer: PeerStatus, own_version: str) -> Finding:
     if peer.version != own_version:
         remedy = "Run the same version at all sites."
         return Finding(check, "warning", f"{found}; its version is {peer.version}", remedy)
+    if peer.parties_by_itself is not None and {*peer.parties_by_itself} != {*peer.parties}:
+        said, here = ", ".join(peer.parties_by_itself), ", ".join(peer.parties)
+        remedy = "Have `parties` there and `peers[].parties` here say the same: messages go by what is said here."
+        return Finding(check, "warning", f"{found}; it serves {said}, and is configured here as serving {here}", remedy)
     return fine(check, found)

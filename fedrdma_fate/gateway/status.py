@@ -158,6 +158,7 @@ def _peer(peer: Peer) -> dict[str, object]:
         "site": peer.config.site,
         "address": peer.config.address,
         "parties": list(peer.config.parties),
+        "parties_by_itself": list(peer.hello.parties) if peer.hello else None,
         "connected": peer.connected,
         "version": peer.hello.version if peer.hello else None,
         "certificate": None

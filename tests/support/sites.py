@@ -173,14 +173,13 @@ def linked_sites(
         sockets: directory with a short path.
         strangers: peers that do not run, known to all.
         authority: gives every site a certificate; without, `security` is off.
-        of_site: further settings of one, by its name.
+        of_site: further settings of one, by its name; also the parties that it says it has, where they are others.
         **settings: see `gateway_site`.
     """
     ports = dict(zip(layout, ports_of_this_process(len(layout)), strict=True))
     sites = {
         name: gateway_site(
             name,
-            parties,
             home=directory / name,
             sockets=sockets,
             port=ports[name],
@@ -190,7 +189,7 @@ def linked_sites(
                 if other != name
             ]
             + [dict(stranger) for stranger in strangers],
-            **{**settings, **of_site(name)},
+            **{"parties": parties, **settings, **of_site(name)},
         )
         for name, parties in layout.items()
     }

@@ -177,7 +177,7 @@ class Dialler:
             raise _unreachable(f"{whose} does not answer{stream.end_reason}")
         frame = decode_frame(raw)
         if isinstance(frame, Goodbye):
-            raise _unreachable(f"{whose} refuses us: {frame.reason}")
+            raise _unreachable(f"{whose} refuses us: {frame.reason.rstrip('.')}")
         if not isinstance(frame, Hello):
             raise WireError(ErrorCode.MALFORMED_FRAME, f"{whose} began with a {type(frame).__name__}, not a greeting.")
         if frame.protocol != PROTOCOL_VERSION:

@@ -57,6 +57,21 @@ def test_what_config_prints_is_what_check_finds_right(tmp_path: Path, engine: st
         assert "memory.receive_bytes" in too_much.output
 
 
+def test_a_site_that_claims_another_party_than_the_configuration_gives_it_is_told(tmp_path: Path) -> None:
+    claims = {"parties": ["10000", "10001"]}
+    with start_gateways(
+        {"a": ["9999"], "b": ["10000"]}, tmp_path, of_site=lambda name: claims if name == "b" else {}
+    ) as sites:
+        socket = ("--socket", sites["a"].address)
+        checked = fate("check", "--home", str(home(tmp_path)), *socket, "--json")
+        (peer,) = (each for each in json.loads(checked.output)["checks"] if each["check"] == "peer b")
+        assert peer["level"] == "warning"
+        assert "it serves 10000, 10001, and is configured here as serving 10000" in peer["found"]
+
+        told = CliRunner().invoke(main, ["status", *socket], env={"COLUMNS": "200"})
+        assert "it serves 10000, 10001" in told.output
+
+
 @pytest.mark.parametrize("size", ["1TB", "-5", "0", "a model", "1e9", "1000000000000000000000"])
 def test_a_size_of_a_model_that_is_none_is_told_with_how_one_is_written(tmp_path: Path, size: str) -> None:
     told = fate("check", "--home", str(home(tmp_path)), "--model-bytes", size)

@@ -134,6 +134,8 @@ def test_a_connected_peer_is_shown_with_its_transport_and_why() -> None:
         ({"paths": []}, "without a data path"),
         ({"paths": [{**PATH, "up": False, "last_error": "refused"}]}, "refused"),
         ({"version": "0.0.9"}, "0.0.9"),
+        ({"parties": ["2"], "parties_by_itself": ["2", "3"]}, "it serves 2, 3, and is configured here as serving 2"),
+        ({"parties": ["2"], "parties_by_itself": []}, "configured here as serving 2"),
     ],
 )
 def test_a_peer_in_trouble_is_warned_of_with_what_to_do(changes: dict[str, Any], word: str) -> None:
@@ -141,6 +143,11 @@ def test_a_peer_in_trouble_is_warned_of_with_what_to_do(changes: dict[str, Any],
     assert finding.level == "warning"
     assert word in finding.found
     assert finding.remedy
+
+
+def test_a_peer_whose_parties_are_in_another_order_than_here_is_fine() -> None:
+    (finding,) = check_peers(read_status(status(parties=["2", "3"], parties_by_itself=["3", "2"])))
+    assert finding.level == "ok"
 
 
 @pytest.mark.parametrize(("trouble", "level"), [("", "ok"), ("did not answer: UNAVAILABLE", "warning")])
