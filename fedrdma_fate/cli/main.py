@@ -8,6 +8,7 @@ from fedrdma_fate import __version__
 from fedrdma_fate.cli.lazy import LazyGroup, Subcommand
 
 SUBCOMMANDS = (
+    Subcommand("access", "fedrdma_fate.cli.access", "Make the file by which tasks on other hosts get to a gateway."),
     Subcommand("advise", "fedrdma_fate.cli.advise", "Say which federation and transport to take to a peer."),
     Subcommand("bench", "fedrdma_fate.cli.bench", "Measure transfers against what else there is."),
     Subcommand("certs", "fedrdma_fate.cli.certs", "Make an authority and certificates for a trial."),

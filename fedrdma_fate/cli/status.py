@@ -92,6 +92,8 @@ def _rendered(document: dict[str, Any]) -> RenderableType:
         parts.append(_transfers(document))
     if document["sums"]:
         parts += [_sums(document), _adding(document["sum_workers"])]
+    if document["tasks_port"] is not None:
+        parts.append(_tasks_port(document["tasks_port"]))
     if document["flow"]:
         parts.append(_calls(document))
     if document["brokers"]:
@@ -107,6 +109,13 @@ def _rendered(document: dict[str, Any]) -> RenderableType:
         )
     )
     return Group(*parts)
+
+
+def _tasks_port(port: dict[str, Any]) -> Text:
+    return Text(
+        f"Tasks on other hosts, at {port['address']}: {counted(port['connections'], 'connection')}; "
+        f"{port['refused']} refused"
+    )
 
 
 def size(count: float) -> str:

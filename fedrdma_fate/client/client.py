@@ -12,8 +12,9 @@ from typing import Literal
 
 import msgspec
 
+from fedrdma_fate.client.access import TaskAccess
 from fedrdma_fate.client.address import socket_path
-from fedrdma_fate.client.connections import Connections, Membership
+from fedrdma_fate.client.connections import Membership
 from fedrdma_fate.client.protocol import (
     AskStatus,
     Begun,
@@ -37,6 +38,7 @@ from fedrdma_fate.client.protocol import (
     Tolerate,
     Written,
 )
+from fedrdma_fate.client.remote import AnyConnections, connections_of
 from fedrdma_fate.client.rpc import AnyReply, call_once, expect, expect_with_descriptor
 from fedrdma_fate.memory.mapping import map_copy_on_write
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
@@ -109,7 +111,7 @@ class SendLease:
         digests_wanted: whether `written` had better tell digests; known after `commit_unfinished`.
     """
 
-    def __init__(self, connections: Connections, lease: int, buffer: memoryview) -> None:
+    def __init__(self, connections: AnyConnections, lease: int, buffer: memoryview) -> None:
         self._connections = connections
         self._lease: int | None = lease
         self._buffer = buffer
@@ -245,8 +247,9 @@ class GatewayClient:
         parties: Sequence[Party] | None = None,
         connect_timeout: float = 30.0,
         brief: bool = False,
+        access: TaskAccess | None = None,
     ) -> None:
-        """Attach to the gateway at `unix:///path`.
+        """Attach to the gateway at `unix:///path`, or, with access, to one on another host.
 
         Args:
             address: of the gateway's socket.
@@ -256,21 +259,15 @@ class GatewayClient:
             parties: everybody in the session, who alone can send messages of it; None where that is not known.
             connect_timeout: seconds to wait for a gateway that is not there yet.
             brief: for a message or two by one thread: attaches once, and a second time when something may be released.
+            access: how to get to a gateway on another host; then the address is of no use.
 
         Raises:
             GatewayError: GATEWAY_UNREACHABLE after `connect_timeout` seconds, WRONG_PARTY, CLIENT_PROTOCOL.
             ConfigError: CONFIG_BAD_VALUE when the address is not of that form.
         """
-        self._membership = Membership(
-            socket_path(address),
-            session,
-            party,
-            mode,
-            connect_timeout,
-            None if parties is None else tuple(parties),
-            brief,
-        )
-        self._connections: Connections | None = Connections(self._membership)
+        names = None if parties is None else tuple(parties)
+        self._membership = Membership(socket_path(address), session, party, mode, connect_timeout, names, brief, access)
+        self._connections: AnyConnections | None = connections_of(self._membership)
 
     @property
     def party(self) -> Party:
@@ -291,7 +288,7 @@ class GatewayClient:
         own = self._own()
         reply = expect(own.call(LeaseSlot(total_bytes, timeout)), Leased)
         try:
-            return SendLease(own, reply.lease, own.slot(reply.offset, total_bytes))
+            return SendLease(own, reply.lease, own.slot(reply, total_bytes))
         except BaseException:
             own.release(reply.lease)
             raise
@@ -460,14 +457,14 @@ class GatewayClient:
     def _call(self, request: Request, expected: type[AnyReply]) -> AnyReply:
         return expect(self._own().call(request), expected)
 
-    def _own(self) -> Connections:
+    def _own(self) -> AnyConnections:
         """This process's connections: a forked child leaves its parent's alone."""
         own = self._connections
         if own is not None and not own.of_this_process:
             own.close()
             own = None
         if own is None:
-            own = self._connections = Connections(self._membership)
+            own = self._connections = connections_of(self._membership)
         return own
 
 
@@ -480,7 +477,9 @@ def ask_status(address: str) -> dict[str, object]:
     return _document(expect(call_once(socket_path(address), AskStatus(), _STATUS_SECONDS), StatusReport))
 
 
-def _mapped(own: Connections, descriptor: int, lease: int, offset: int, length: int, *, prefault: bool) -> memoryview:
+def _mapped(
+    own: AnyConnections, descriptor: int, lease: int, offset: int, length: int, *, prefault: bool
+) -> memoryview:
     """What lies there, mapped; the descriptor is closed."""
     try:
         released = functools.partial(own.release, lease)

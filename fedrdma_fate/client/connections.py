@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedrdma_fate.client.access import TaskAccess
 from fedrdma_fate.client.protocol import (
     CLIENT_PROTOCOL_VERSION,
     MOST_HELD,
@@ -71,7 +72,8 @@ _STOPPING_SECONDS = 0.1
 class Membership:
     """Who connects: the gateway's socket, the session, the party, the mode it asks for, its time-out in seconds, who is
     in the session, None where that is not known, and whether it is for a message or two by one thread: a second
-    connection is then worth its while only once there is something to release."""
+    connection is then worth its while only once there is something to release. With access, the gateway is on another
+    host."""
 
     path: Path
     session: str
@@ -80,6 +82,7 @@ class Membership:
     timeout: float
     parties: tuple[Party, ...] | None = None
     brief: bool = False
+    access: TaskAccess | None = None
 
 
 class _UnansweredError(GatewayError):
@@ -262,10 +265,10 @@ class Connections:
         """A lease is the gateway's again, without being released."""
         self._held.discard(lease)
 
-    def slot(self, offset: int, length: int) -> memoryview:
+    def slot(self, leased: Leased, length: int) -> memoryview:
         """A leased piece of the send region."""
         with self._lock:
-            return self._send_region.slot(offset, length)
+            return self._send_region.slot(leased.offset, length)
 
     def received(self, lease: int, buffer: memoryview) -> None:
         """A message was mapped from the gateway's receive memory, which may want it back."""

@@ -1,4 +1,4 @@
-"""What tasks and their gateway say to each other over the unix socket: length-prefixed msgpack, request and reply.
+"""What tasks and their gateway say to each other over a unix socket or TLS: length-prefixed msgpack, request and reply.
 
 More than 500 lines: it is one list, and who reads a request wants to see its answer.
 """
@@ -6,7 +6,7 @@ More than 500 lines: it is one list, and who reads a request wants to see its an
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -312,6 +312,53 @@ class DropSession(_Message, frozen=True, tag="drop-session"):
     session: Annotated[str, msgspec.Meta(max_length=MOST_NAME_CHARACTERS)]
 
 
+# of tasks on other hosts, over `listen.tasks`: what others read and write in shared memory travels
+
+
+REMOTE_PIECE_BYTES = 1024 * 1024
+"""Of a payload in one frame, at most: so much is in memory at a time for each connection."""
+
+LONGEST_SECRET = 256
+"""Characters of what such a task has to know: `secrets.token_hex(32)` has 64."""
+
+MOST_ENTER_BYTES = 1024
+"""Of the first frame of a connection, which anybody may send."""
+
+
+class Enter(_Message, frozen=True, tag="enter"):
+    """First on a connection of a task on another host: it knows the site's secret. Answered by `Done`."""
+
+    secret: Annotated[str, msgspec.Meta(max_length=LONGEST_SECRET)]
+
+
+class Fill(_Message, frozen=True, tag="fill"):
+    """Write a piece of a payload into a leased slot. Not answered; of an unknown lease it is ignored.
+
+    Attributes:
+        lease: the lease.
+        offset: where in the slot.
+        body: the bytes.
+    """
+
+    lease: int
+    offset: Bytes
+    body: Annotated[bytes, msgspec.Meta(max_length=REMOTE_PIECE_BYTES)]
+
+
+class Fetch(_Message, frozen=True, tag="fetch"):
+    """Read a piece of a message that the task has got. Answered by `Piece`.
+
+    Attributes:
+        lease: of the message.
+        offset: where in its payload.
+        length: bytes.
+    """
+
+    lease: int
+    offset: Bytes
+    length: Annotated[int, msgspec.Meta(ge=1, le=REMOTE_PIECE_BYTES)]
+
+
 Request = (
     Attach
     | GoOn
@@ -332,6 +379,9 @@ Request = (
     | AskSessions
     | DropSession
 )
+
+RemoteRequest = Request | Fill | Fetch
+"""What a task of another host may ask once it has entered."""
 
 # -- replies ------------------------------------------------------------------------------------------------------
 
@@ -470,6 +520,12 @@ class NotSummed(_Message, frozen=True, tag="not-summed"):
     expected: bool
 
 
+class Piece(_Message, frozen=True, tag="piece"):
+    """Bytes of a message, as many as were asked for."""
+
+    body: bytes
+
+
 class StatusReport(_Message, frozen=True, tag="status-report"):
     """The gateway's status as a JSON document."""
 
@@ -515,18 +571,23 @@ Reply = (
     | GotSlot
     | Summed
     | NotSummed
+    | Piece
     | StatusReport
     | ProbeReport
     | SessionsReport
     | Error
 )
 
+AnyMessage = TypeVar("AnyMessage")
+
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_remote_request_decoder: msgspec.msgpack.Decoder[RemoteRequest] = msgspec.msgpack.Decoder(RemoteRequest)
+_enter_decoder: msgspec.msgpack.Decoder[Enter] = msgspec.msgpack.Decoder(Enter)
 _reply_decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 
-def encode_message(message: Request | Reply) -> bytes:
+def encode_message(message: RemoteRequest | Enter | Reply) -> bytes:
     """A request or reply with its length in front."""
     body = _encoder.encode(message)
     return LENGTH_PREFIX.pack(len(body)) + body
@@ -550,10 +611,25 @@ def decode_request(body: bytes) -> Request:
     Raises:
         WireError: MALFORMED_FRAME.
     """
-    try:
-        return _request_decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(ErrorCode.MALFORMED_FRAME, f"a request does not parse: {error}.") from error
+    return _decoded(_request_decoder, body, "a request")
+
+
+def decode_remote_request(body: bytes) -> RemoteRequest:
+    """Parse a request of a task on another host.
+
+    Raises:
+        WireError: MALFORMED_FRAME.
+    """
+    return _decoded(_remote_request_decoder, body, "a request")
+
+
+def decode_enter(body: bytes) -> Enter:
+    """Parse the first request of a connection from another host.
+
+    Raises:
+        WireError: MALFORMED_FRAME.
+    """
+    return _decoded(_enter_decoder, body, "a first request")
 
 
 def decode_reply(body: bytes) -> Reply:
@@ -562,7 +638,11 @@ def decode_reply(body: bytes) -> Reply:
     Raises:
         WireError: MALFORMED_FRAME.
     """
+    return _decoded(_reply_decoder, body, "a reply")
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[AnyMessage], body: bytes, what: str) -> AnyMessage:
     try:
-        return _reply_decoder.decode(body)
+        return decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError(ErrorCode.MALFORMED_FRAME, f"a reply does not parse: {error}.") from error
+        raise WireError(ErrorCode.MALFORMED_FRAME, f"{what} does not parse: {error}.") from error

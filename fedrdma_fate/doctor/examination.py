@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedrdma_fate.aggregate.skmsg import try_skmsg
+from fedrdma_fate.client.access import TaskAccess
 from fedrdma_fate.client.client import ask_status
+from fedrdma_fate.client.remote import ask_remote_status
 from fedrdma_fate.doctor.certificates import check_certificates
 from fedrdma_fate.doctor.fate import check_fate, check_hooks, check_tables
 from fedrdma_fate.doctor.fate_report import FateReport, ask_fresh_interpreter
@@ -31,7 +33,7 @@ from fedrdma_fate.doctor.host import (
 )
 from fedrdma_fate.doctor.notices import check_notices
 from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, read_ports
-from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, uses_udp, verbs_need
+from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, check_tasks_port, uses_udp, verbs_need
 from fedrdma_fate.doctor.udp import UdpSockets, check_udp, look_at_udp
 from fedrdma_fate.gateway.config.schema import GatewayConfig, ListenConfig, MemoryConfig, VerbsConfig
 from fedrdma_fate.memory.room import available_bytes
@@ -58,6 +60,7 @@ class Machine:
         ask_status: see `client.client.ask_status`.
         ask_fate: what a fresh interpreter makes of FATE.
         look_at_udp: what UDP sockets get.
+        ask_remote_status: see `client.remote.ask_remote_status`.
         try_skmsg: see `aggregate.skmsg.try_skmsg`.
         now: the time, with its zone.
     """
@@ -75,6 +78,7 @@ class Machine:
     ask_fate: Callable[[], FateReport]
     look_at_udp: Callable[[], UdpSockets]
     try_skmsg: Callable[[], str] = try_skmsg
+    ask_remote_status: Callable[[TaskAccess], bytes] = ask_remote_status
     now: Callable[[], datetime.datetime] = utc_now
 
     @classmethod
@@ -124,6 +128,7 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
             "auto" if config is None else config.aggregate.notices, machine.try_skmsg, status if runs else None
         ),
         reached,
+        *_check_tasks_port(machine, config),
         *([] if status is None else check_peers(status)),
         check_fate(report),
         check_hooks(report),
@@ -133,6 +138,11 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
 
 def _directory_of(socket: str) -> Path:
     return Path(socket.removeprefix("unix://")).parent
+
+
+def _check_tasks_port(machine: Machine, config: GatewayConfig | None) -> list[Finding]:
+    found = None if config is None else check_tasks_port(config, machine.ask_remote_status)
+    return [] if found is None else [found]
 
 
 def _check_memory(machine: Machine, memory: MemoryConfig, runs: bool) -> list[Finding]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrdma_fate import __version__
+from fedrdma_fate.client.access import TaskAccess, read_access
 from fedrdma_fate.doctor.findings import Finding, failure, fine
 from fedrdma_fate.doctor.gateway_status import BrokerStatus, GatewayStatus, PeerStatus, read_status
 from fedrdma_fate.doctor.host import VerbsNeed
@@ -53,6 +54,19 @@ def check_gateway(address: str, ask: Callable[[str], Mapping[str, Any]]) -> tupl
         remedy = f"Restart it: the installed version is {__version__}."
         return Finding("gateway", "warning", found, remedy), status
     return fine("gateway", found), status
+
+
+def check_tasks_port(config: GatewayConfig, ask: Callable[[TaskAccess], bytes]) -> Finding | None:
+    """Whether tasks on other hosts get to the gateway as its file for them says; None without `listen.tasks`."""
+    if config.listen.tasks is None or config.tasks_access is None:
+        return None
+    check = "tasks on other hosts"
+    try:
+        access = read_access(config.tasks_access)
+        ask(access)
+    except FedRDMAError as error:
+        return failure(check, error)
+    return fine(check, f"get to site {access.site} at {access.address}, with {config.tasks_access}")
 
 
 def check_peers(status: GatewayStatus) -> list[Finding]:

@@ -509,4 +509,6 @@ def _connector(
     local, everybody = to_party(party), tuple(to_party(each) for each in parties)
     if set(everybody) <= {local}:
         return SoloConnector(session, local)
-    return GatewayConnector(gateway, session, local, everybody, options.mode, options.connect_timeout)
+    return GatewayConnector(
+        gateway, session, local, everybody, options.mode, options.connect_timeout, options.tasks_access
+    )

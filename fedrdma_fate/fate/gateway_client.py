@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
+from fedrdma_fate.client.access import access_or_none
+from fedrdma_fate.client.address import socket_path
 from fedrdma_fate.client.client import GatewayClient, Received, ReceivedSum, SendLease
 from fedrdma_fate.client.protocol import NotSummed
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
@@ -104,7 +107,7 @@ class Connector(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GatewayConnector:
-    """Connects to the gateway behind a unix socket.
+    """Connects to the gateway behind a unix socket, or, on hosts where that is not, to its port for them.
 
     Attributes:
         address: `unix:///path` of the gateway's socket.
@@ -113,6 +116,8 @@ class GatewayConnector:
         parties: everybody in the session.
         mode: transfer mode that this job asks for, instead of the gateway's.
         connect_timeout: seconds to wait for a gateway that is not there yet.
+        tasks_access: file that says how to get to the port; None: there is none. Each worker reads its own host's, so
+            that no secret travels with what the engine sends to its workers.
     """
 
     address: str
@@ -121,9 +126,17 @@ class GatewayConnector:
     parties: tuple[Party, ...]
     mode: Mode | None = None
     connect_timeout: float = 30.0
+    tasks_access: str | None = None
 
     def connect(self, *, brief: bool = False) -> Client:
-        """See `Connector.connect`."""
+        """See `Connector.connect`.
+
+        Raises:
+            GatewayError: NO_TASK_ACCESS, where this host has neither the socket nor the file.
+        """
+        access = None
+        if self.tasks_access is not None:
+            access = access_or_none(socket_path(self.address), Path(self.tasks_access))
         return GatewayClient(
             self.address,
             self.session,
@@ -132,6 +145,7 @@ class GatewayConnector:
             parties=self.parties,
             connect_timeout=self.connect_timeout,
             brief=brief,
+            access=access,
         )
 
 

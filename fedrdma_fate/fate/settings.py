@@ -34,6 +34,8 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         journal: file for a record of every put and get, or None.
         allowed_names: further names that received objects and tables may use, each as `module:name`, exact, without
             dots in the name; see FR705. A peer may call them with whatever it likes.
+        tasks_access: file, the same path on all hosts, by which tasks on other hosts than the gateway's get to it; see
+            spark. None: they do not.
         sums: whether masked updates are summed by the gateway before FATE gets them; see aggregation.
         loss_tolerance: share of the updates of FATE's aggregation that may be missing on the way, 0 to 0.2, in mode
             `fedrdma-x`; the jobs of both sites must say so, and the smaller counts; see bounded-loss.
@@ -48,6 +50,7 @@ class FederationOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     get_timeout: _Seconds | None = None
     journal: str | None = None
     allowed_names: tuple[_ExactName, ...] = ()
+    tasks_access: str | None = None
     sums: bool = True
     loss_tolerance: LossShare = 0.0
     straggler_wait: StragglerWait | None = None

@@ -9,7 +9,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from fedrdma_fate.descriptors import RETRY_SECONDS, is_exhausted
 from fedrdma_fate.obs.complaints import Complaints
@@ -30,6 +31,7 @@ class Acceptor:
         make: Callable[[], asyncio.BaseProtocol],
         where: str,
         complaints: Complaints,
+        serve: Callable[[socket.socket], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """Begin to accept.
 
@@ -38,10 +40,12 @@ class Acceptor:
             make: the protocol of the next connection.
             where: key of the configuration that names the address, for people.
             complaints: about connections that cannot be accepted.
+            serve: does everything about a connection, which is its own then, in place of `make`.
         """
         self._loop = asyncio.get_running_loop()
         self._listening = list(listening)
         self._make = make
+        self._serve = serve or self._connect
         self._where = where
         self._complaints = complaints
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -84,7 +88,7 @@ class Acceptor:
                 # it has ended before it was taken, or the network says why it did (accept(2))
                 continue
             connection.setblocking(False)
-            task = self._loop.create_task(self._connect(connection))
+            task = self._loop.create_task(self._serve(connection))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
 

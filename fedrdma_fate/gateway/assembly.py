@@ -42,6 +42,7 @@ from fedrdma_fate.gateway.peers.receiving import pool_owner
 from fedrdma_fate.gateway.peers.refused_channels import RefusedChannels
 from fedrdma_fate.gateway.restoring import restore
 from fedrdma_fate.gateway.routing import Routes
+from fedrdma_fate.gateway.tasks.port import TaskPort
 from fedrdma_fate.gateway.tasks.server import MakeStatus, TaskServer
 from fedrdma_fate.gateway.tasks.session_ends import SessionEnds
 from fedrdma_fate.gateway.tasks.socket import TaskSocket
@@ -83,6 +84,7 @@ class Assembly:
         identity_watch: keeps an eye on certificates; None with `security: off`.
         tasks: answers this site's tasks.
         socket: accepts them.
+        port: accepts those on other hosts; None without `listen.tasks`.
         kept: what outlives a gateway that is killed.
         calls: FATE Flow's scheduling calls.
         fronts: take them from the own server, and from brokers.
@@ -98,6 +100,7 @@ class Assembly:
     identity_watch: IdentityWatch | None
     tasks: TaskServer
     socket: TaskSocket
+    port: TaskPort | None
     calls: FlowCalls
     fronts: tuple[FlowFront | OsxFront, ...]
     brokers: dict[str, Broker]
@@ -157,9 +160,24 @@ def assemble(
         identity_watch=None if credentials is None else IdentityWatch(credentials, peers, context.complaints),
         tasks=tasks,
         socket=TaskSocket(socket_path(config.listen.socket), tasks, context.complaints, shared=not users.only_own),
+        port=_task_port(context, tasks, credentials),
         calls=calls,
         fronts=_fronts(context, calls, peers, tasks, brokers, credentials),
         brokers=brokers,
+    )
+
+
+def _task_port(context: GatewayContext, tasks: TaskServer, credentials: SiteCredentials | None) -> TaskPort | None:
+    config = context.config
+    if config.listen.tasks is None or config.tasks_access is None or credentials is None:
+        return None
+    return TaskPort(
+        config.listen.tasks,
+        config.tasks_access,
+        config.site,
+        lambda: credentials.current.tasks,
+        tasks,
+        context.complaints,
     )
 
 

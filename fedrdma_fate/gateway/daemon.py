@@ -59,6 +59,8 @@ class Gateway:
             assembly = self._assembly = assemble(self._config, self._undo, self.status, self._make_link)
             await assembly.control.start()
             await assembly.socket.start()
+            if assembly.port is not None:
+                await assembly.port.start()
             for front in assembly.fronts:
                 await front.start()
         except BaseException:
@@ -135,6 +137,7 @@ class Gateway:
             assembly.tasks.sums,
             assembly.calls,
             assembly.brokers,
+            assembly.port,
             self._started,
             certificate,
             may_know,
@@ -158,6 +161,8 @@ class Gateway:
         if not keep:
             _tell_of_loss(assembly, reason, told)
             await assembly.socket.stop()
+            if assembly.port is not None:
+                await assembly.port.stop()
         await _save_paths(assembly)
         if not keep:
             # what peers were told meanwhile that it is here
@@ -196,6 +201,8 @@ class Gateway:
 
     async def _end_assembly(self, assembly: Assembly) -> None:
         await assembly.socket.stop(keep=assembly.context.leaves_to_next)
+        if assembly.port is not None:
+            await assembly.port.stop()
         for front in assembly.fronts:
             await front.stop()
         for task in list(assembly.context.tasks):

@@ -17,6 +17,7 @@ from fedrdma_fate.gateway.osx.brokers import Broker
 from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.tasks.held_memory import Holding
+from fedrdma_fate.gateway.tasks.port import TaskPort
 from fedrdma_fate.gateway.tasks.sum_outcome import SumProgress
 from fedrdma_fate.gateway.tasks.sums import Sums
 from fedrdma_fate.security.identity import uri_of_site
@@ -34,6 +35,7 @@ def status_document(
     sums: Sums,
     calls: FlowCalls,
     brokers: Mapping[str, Broker],
+    port: TaskPort | None,
     started: float,
     certificate: x509.Certificate | None,
     may_know: Callable[[Party], bool],
@@ -48,6 +50,7 @@ def status_document(
         sums: those that are under way.
         calls: FATE Flow's scheduling calls.
         brokers: OSX brokers of peers.
+        port: of tasks on other hosts; None without `listen.tasks`.
         started: when it started, by time.monotonic.
         certificate: the gateway's own; None with `security: off`.
         may_know: whether it may show transfers of this party of the site.
@@ -63,6 +66,7 @@ def status_document(
         "security": config.security,
         "certificate": None if certificate is None else _certificate(config.site, certificate),
         "tasks": task_count,
+        "tasks_port": None if port is None else {"address": config.listen.tasks, **dataclasses.asdict(port.counts)},
         "peers": [_peer(peer) for peer in peers.values()],
         "receive": context.sharing.status(),
         "send": context.send_sharing.status(),

@@ -62,6 +62,7 @@ class Credentials:
         trust: whom we believe.
         server: TLS for those who dial us.
         client: TLS for those whom we dial.
+        tasks: TLS for tasks of other hosts, who show no certificate: they have a secret.
         pem: certificate with intermediates, key, and authorities, for gRPC.
     """
 
@@ -70,6 +71,7 @@ class Credentials:
     trust: Trust
     server: ssl.SSLContext
     client: ssl.SSLContext
+    tasks: ssl.SSLContext
     pem: tuple[bytes, bytes, bytes]
 
     def wrap(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *, server_side: bool) -> ssl.SSLObject:
@@ -84,7 +86,7 @@ class Credentials:
             TransportError: PEER_IDENTITY when the certificate names no site.
         """
         chain = _verified_chain(tls)
-        return PeerIdentity(_peer_site(chain[0]), chain[0], self.certificate.public_bytes(Encoding.DER), chain)
+        return PeerIdentity(peer_site(chain[0]), chain[0], self.certificate.public_bytes(Encoding.DER), chain)
 
     def site_at(self, tls: ssl.SSLSocket) -> str:
         """Which site's certificate is at the other end; its handshake is done, so it is believed.
@@ -92,7 +94,7 @@ class Credentials:
         Raises:
             TransportError: PEER_IDENTITY when the certificate names no site.
         """
-        return _peer_site(tls.getpeercert(binary_form=True) or b"")
+        return peer_site(tls.getpeercert(binary_form=True) or b"")
 
     def refusal(self, error: ssl.SSLError, now: datetime.datetime) -> FedRDMAError:
         """What a failed handshake means; TLS_REFUSED."""
@@ -110,7 +112,7 @@ def load_credentials(files: CredentialFiles, site: str, now: datetime.datetime) 
     Raises:
         ConfigError: TLS_FILE_UNUSABLE, KEY_EXPOSED, KEY_MISMATCH or CERTIFICATE_SITE.
     """
-    chain_pem, key_pem = _read(files.certificate, "tls.certificate"), _read_key(files.key)
+    chain_pem, key_pem = _read(files.certificate, "tls.certificate"), read_private(files.key, "tls.key", "the key")
     chain = _certificates(files.certificate, "tls.certificate", chain_pem)
     certificate = chain[0]
     _check_key(files, certificate, key_pem)
@@ -130,11 +132,13 @@ def load_credentials(files: CredentialFiles, site: str, now: datetime.datetime) 
     )
     trust = Trust(authorities, lists)
     try:
-        contexts = [_context(server_side, chain_pem, key_pem, trust) for server_side in (True, False)]
+        server, client = (_context(server_side, chain_pem, key_pem, trust) for server_side in (True, False))
+        tasks = _context(True, chain_pem, key_pem, trust)
+        tasks.verify_mode = ssl.CERT_NONE
     except (ssl.SSLError, OSError) as error:
         raise _unusable("tls", files.certificate, f"OpenSSL does not take these files: {error}") from error
     pem = (chain_pem, key_pem, b"\n".join(authorities_pem))
-    return Credentials(site, certificate, trust, contexts[0], contexts[1], pem)
+    return Credentials(site, certificate, trust, server, client, tasks, pem)
 
 
 # -- TLS ----------------------------------------------------------------------------------------------------------
@@ -173,7 +177,12 @@ def _as_file(content: bytes) -> Iterator[str]:
         os.close(descriptor)
 
 
-def _peer_site(certificate: bytes) -> str:
+def peer_site(certificate: bytes) -> str:
+    """The site that a certificate in DER names, which was verified.
+
+    Raises:
+        TransportError: PEER_IDENTITY when it names none.
+    """
     try:
         return site_of(x509.load_der_x509_certificate(certificate))
     except ValueError as error:
@@ -210,21 +219,31 @@ def _read(path: Path, key: str) -> bytes:
     return content
 
 
-def _read_key(path: Path) -> bytes:
+def read_private(path: Path, key: str, what: str) -> bytes:
+    """A file that nobody else may read.
+
+    Args:
+        path: where it lies.
+        key: of the configuration that names it.
+        what: it is, for people.
+
+    Raises:
+        ConfigError: TLS_FILE_UNUSABLE or KEY_EXPOSED.
+    """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             content = file.read(_MOST_FILE_BYTES)
     except OSError as error:
-        raise _unusable("tls.key", path, str(error.strerror or error)) from error
+        raise _unusable(key, path, str(error.strerror or error)) from error
     # a key that root has and lets our group read is as private as one of our own
     group_of_ours = status.st_uid == 0 and os.geteuid() != 0
     exposed = stat.S_IRWXO | (stat.S_IWGRP | stat.S_IXGRP if group_of_ours else stat.S_IRWXG)
     if status.st_mode & exposed:
         raise ConfigError(
             ErrorCode.KEY_EXPOSED,
-            f"the key {path} has mode {stat.S_IMODE(status.st_mode):04o}: others than its owner may use it.",
-            f"chmod 600 {path}; if somebody may have read it, have a new key made.",
+            f"{what} {path} has mode {stat.S_IMODE(status.st_mode):04o}: others than its owner may use it.",
+            f"chmod 600 {path}; if somebody may have read it, have a new one made.",
         )
     return content
 

@@ -71,6 +71,7 @@ class ErrorCode(str, enum.Enum):
     QUEUE_CALL_REFUSED = "FR621"
     ENGINES_MIXED = "FR622"
     BROKER_FAILED = "FR623"
+    NO_TASK_ACCESS = "FR624"
     # 7: FATE
     FATE_VERSION = "FR701"
     FATE_ABSENT = "FR702"

@@ -22,7 +22,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.client.probe import ask_probe
-from fedrdma_fate.client.protocol import CLIENT_PROTOCOL_VERSION, Reply, Request, encode_message
+from fedrdma_fate.client.protocol import CLIENT_PROTOCOL_VERSION, Enter, RemoteRequest, Reply, encode_message
 from fedrdma_fate.fate.journal import Journal
 from fedrdma_fate.fate.settings import BackendSettings
 from fedrdma_fate.gateway.config.schema import GatewayConfig, PeerConfig
@@ -61,7 +61,7 @@ def wire() -> Document:
         "control_frames": _encodings(ControlFrame, encode_frame),
         "datagrams": _encodings(Datagram, encode_datagram),
         "sealed_datagrams": _sealed_datagrams(),
-        "requests": _encodings(Request, encode_message),
+        "requests": _encodings(Enter | RemoteRequest, encode_message),
         "replies": _encodings(Reply, encode_message),
         "headers": {
             kind.name: ChunkHeader(kind, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77).encode().hex() for kind in HeaderKind

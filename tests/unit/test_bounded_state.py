@@ -179,6 +179,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "by the regions and `limits.bytes`: each has a slot or a file": {
         "client/connections.py:Connections": "_mapped",
+        "client/remote.py:RemoteConnections": "_buffers _filled_from",
         "gateway/tasks/task.py:Task": "received _kept _summed _returned_sums",
         "memory/pool.py:SlotPool": "_held _holders _leases",
     },
@@ -204,6 +205,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/peers/newcomers.py:Newcomers": "_buckets _present",
         "gateway/peers/control_channel.py:ControlServer": "_connections _serving",
     },
+    "MOST_NEWCOMERS and MOST_OF_OTHER_HOSTS": {"gateway/tasks/port.py:TaskPort": "_serving"},
     "own pings": {"gateway/peers/probe_transfers.py:ProbeTransfers": "_pings"},
     "by the processes of own tasks and of users that are listed": {
         "gateway/tasks/server.py:TaskServer": "_tasks _waiting",
@@ -211,6 +213,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/socket.py:TaskSocket": "_connections",
         "gateway/journal/state.py:JournalState": "tasks",
         "client/connections.py:Connections": "_idle _owed _held _unanswered",
+        "client/remote.py:RemoteConnections": "_idle _owed",
     },
     "READ_AHEAD": {"gateway/tasks/request_reader.py:RequestReader": "_queue"},
     "MOST_SESSIONS": {"gateway/peers/session_rates.py:SessionRates": "_of_session"},

@@ -34,6 +34,7 @@ class FedRDMALauncherArguments:
         fedrdma_get_timeout: seconds, 0 for ever.
         fedrdma_journal: file for a record of every put and get.
         fedrdma_allowed_names: further names that received objects may use: `module:name`, separated by commas.
+        fedrdma_tasks_access: file by which tasks on other hosts get to the gateway, as executors of Spark may be.
         fedrdma_loss_tolerance: share of the updates of FATE's aggregation that may be missing on the way: 0 to 0.2.
         fedrdma_straggler_wait: share of the others' time that the last update is waited for; less than 0: until it was
             sent.
@@ -50,6 +51,7 @@ class FedRDMALauncherArguments:
     fedrdma_get_timeout: float = 0.0
     fedrdma_journal: str = ""
     fedrdma_allowed_names: str = ""
+    fedrdma_tasks_access: str = ""
     fedrdma_loss_tolerance: float = 0.0
     fedrdma_straggler_wait: float = -1.0
 
@@ -129,6 +131,7 @@ def settings_from(arguments: Any) -> dict[str, Any]:
         "get_timeout": arguments.fedrdma_get_timeout or None,
         "journal": arguments.fedrdma_journal or None,
         "allowed_names": [entry.strip() for entry in arguments.fedrdma_allowed_names.split(",") if entry.strip()],
+        "tasks_access": arguments.fedrdma_tasks_access or None,
         "loss_tolerance": arguments.fedrdma_loss_tolerance,
         "straggler_wait": None if arguments.fedrdma_straggler_wait < 0 else arguments.fedrdma_straggler_wait,
     }

@@ -28,6 +28,7 @@ def federation_spec(parties_spec: Any, *, clean_up: bool = False) -> Any:
         get_timeout=(float | None, None),
         journal=(str | None, None),
         allowed_names=(list[str], []),
+        tasks_access=(str | None, None),
         sums=(bool, True),
         loss_tolerance=(float, 0.0),
         straggler_wait=(float | None, None),

@@ -78,6 +78,8 @@ class ListenConfig(_Section, frozen=True):
             Flow's calls need `flow.server`.
         brokers: host:port, of what OSX brokers of peers take for one of theirs, or null for none; needed where a peer
             has `kind: osx`.
+        tasks: host:port, for tasks of this site on other hosts, as Spark's executors may be, by TLS and a secret, or
+            null for none; needs `tasks_access`.
     """
 
     control: str = "127.0.0.1:9370"
@@ -89,6 +91,7 @@ class ListenConfig(_Section, frozen=True):
     flow: str | None = None
     osx: str | None = None
     brokers: str | None = None
+    tasks: str | None = None
 
 
 class TlsConfig(_Section, frozen=True):
@@ -385,6 +388,8 @@ class GatewayConfig(_Section, frozen=True):
             false: when it outlives the gateway.
         peers: the other sites.
         task_users: other users of this host whose tasks are served; they share the site's memory with its own tasks.
+        tasks_access: file with the secret of tasks on other hosts, which `fedrdma access` makes, for `listen.tasks`;
+            another secret there counts at once, for those who connect from then on.
         trace: file for the JSON-lines trace, or null for none.
         trace_bytes: when the trace would become longer, it is renamed to its name with `.1` behind, in the place of an
             earlier one, and begun anew; null: never.
@@ -420,6 +425,7 @@ class GatewayConfig(_Section, frozen=True):
     durable: bool = False
     peers: tuple[PeerConfig, ...] = ()
     task_users: tuple[TaskUserConfig, ...] = ()
+    tasks_access: Path | None = None
     trace: Path | None = None
     trace_bytes: ByteCount | None = ByteCount(2**30)
     state_directory: Path | None = None
@@ -534,6 +540,7 @@ def _check_meaning(config: GatewayConfig) -> None:
     _check_parties(config)
     _check_rings(config)
     _check_task_users(config)
+    _check_tasks(config)
 
 
 def _check_seal(config: GatewayConfig) -> None:
@@ -696,6 +703,18 @@ def _check_task_users(config: GatewayConfig) -> None:
             if party not in known and party.rpartition(":")[2] not in config.parties:
                 served = ", ".join(config.parties)
                 raise bad_value("task_users.parties", party, "", f"Parties served here: {served}.")
+
+
+def _check_tasks(config: GatewayConfig) -> None:
+    """Who reaches the port shows a secret, so the gateway has to show a certificate before."""
+    address = config.listen.tasks
+    if address is None:
+        return
+    split_address("listen.tasks", address)
+    if config.security == "off":
+        raise bad_value("listen.tasks", address, ", and `security` is `off`", "Set up certificates.")
+    if config.tasks_access is None:
+        raise bad_value("tasks_access", None, ", and `listen.tasks` has one", "`fedrdma access` makes the file.")
 
 
 def _check_rings(config: GatewayConfig) -> None:

@@ -346,7 +346,7 @@ class Queues:
             f"{MOST_PAYLOAD_BYTES}.",
             "Send it by FATE's federation for OSX, with a max_message_size of 2147483646 or less.",
         )
-        if not stays and (message := conversation.message_of(_slot(answer).lease)) is not None:
+        if not stays and (message := conversation.task.received.get(_slot(answer).lease)) is not None:
             logger.error("dropped %s: [%s] %s", message.key, error.code.value, error.message)
             self._drop(message, error)
         pop.end(handed_over=not stays)

@@ -81,6 +81,13 @@ class Newcomers:
         """Its peer is known, or it has ended. May be repeated."""
         self._present.pop(newcomer, None)
 
+    def leave_known(self, newcomer: Newcomer) -> None:
+        """It is one of those who may come as often as they like: its address gets back what it has taken."""
+        self.leave(newcomer)
+        if (bucket := self._buckets.get(newcomer.source)) is not None:
+            bucket.fill(self._clock())
+            bucket.level = min(BURST, bucket.level + 1)
+
     def _may_come(self, source: str) -> bool:
         now = self._clock()
         bucket = self._buckets.pop(source, None) or TokenBucket(PER_SECOND, BURST, now)

@@ -92,9 +92,16 @@ class TaskConversation:
         """Whether its user may know what tasks of this party have."""
         return self._server.users.may_run_for(self._user, party)
 
-    def message_of(self, lease: int) -> Message | None:
-        """What its task has got under this lease, None where that is nothing."""
-        return None if self._task is None else self._task.received.get(lease)
+    @property
+    def task(self) -> Task:
+        """The task at its other end.
+
+        Raises:
+            GatewayError: CLIENT_PROTOCOL: none has attached yet.
+        """
+        if self._task is None:
+            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a task has to attach first.")
+        return self._task
 
     def holds_memory_of(self, pools: Iterable[SlotPool]) -> bool:
         """Whether its task has got messages that lie in one of these."""
@@ -115,33 +122,33 @@ class TaskConversation:
             case Attach():
                 return self._attach(request)
             case GoOn():
-                return self._go_on(request, self._attached)
+                return self._go_on(request, self.task)
             case ReleaseLeases(leases=leases):
                 for lease in leases:
-                    self._attached.release(lease)
+                    self.task.release(lease)
                 return None
             case ReturnLease(lease=lease):
-                return self._return(lease, self._attached)
+                return self._return(lease, self.task)
             case LeaseSlot():
-                return self._lease(request, self._attached)
+                return self._lease(request, self.task)
             case Commit():
-                return self._commit(request, self._attached)
+                return self._commit(request, self.task)
             case Written():
-                return self._written(request, self._attached)
+                return self._written(request, self.task)
             case PutInline():
-                return self._put_inline(request, self._attached)
+                return self._put_inline(request, self.task)
             case Tolerate():
-                return self._tolerate(request, self._attached)
+                return self._tolerate(request, self.task)
             case Get():
-                return self._get(request, self._attached)
+                return self._get(request, self.task)
             case Forget():
-                return self._forget(request, self._attached.attach)
+                return self._forget(request, self.task.attach)
             case Sum():
-                return self._sum(request, self._attached)
+                return self._sum(request, self.task)
             case ExpectSum():
-                return self._expect_sum(request, self._attached)
+                return self._expect_sum(request, self.task)
             case Leave():
-                return self._leave(self._attached.attach)
+                return self._leave(self.task.attach)
 
     async def _probe(self, request: AskProbe) -> Reply:
         self._server.users.check_own(self._user, "measure the path to a peer")
@@ -159,12 +166,6 @@ class TaskConversation:
         self._server.users.check_own(self._user, "drop a session")
         dropped = self._server.sessions.drop(session)
         return SessionsReport(msgspec.json.encode(dropped_document(session, dropped)))
-
-    @property
-    def _attached(self) -> Task:
-        if self._task is None:
-            raise GatewayError(ErrorCode.CLIENT_PROTOCOL, "a task has to attach first.")
-        return self._task
 
     def _attach(self, attach: Attach) -> Answer:
         if self._task is not None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
-from fedrdma_fate.client.protocol import LENGTH_PREFIX, Request, decode_request, frame_length
+from fedrdma_fate.client.protocol import LENGTH_PREFIX, frame_length
 from fedrdma_fate.unix_sockets import has_hung_up
 from fedrdma_fate.wire.errors import ErrorCode, WireError
 
 logger = logging.getLogger(__name__)
 
 AnyAnswer = TypeVar("AnyAnswer")
+AnyRequest = TypeVar("AnyRequest")
 
 READ_AHEAD = 32
 """Requests of one connection that are read before the first of them is answered, if they are small."""
@@ -32,7 +33,7 @@ LOOK_SECONDS = 5.0
 then, and what it holds should not wait much longer for it."""
 
 
-class RequestReader:
+class RequestReader(Generic[AnyRequest]):
     """Belongs to the event loop's thread."""
 
     def __init__(
@@ -40,23 +41,27 @@ class RequestReader:
         reader: asyncio.StreamReader,
         room: asyncio.Semaphore | None = None,
         connection: socket.socket | None = None,
+        *,
+        decode: Callable[[bytes], AnyRequest],
     ) -> None:
         """
         Args:
             reader: where they come from.
             room: for large ones, shared with other connections; None: there is enough.
             connection: what the reader reads, to see its end by; None where all that comes is read.
+            decode: parses one.
         """
         self._reader = reader
+        self._decode = decode
         self._connection = connection
         self._room = room
         self._holds_large = False
         self._large_answered = asyncio.Event()
         self._taken_large = False
-        self._queue: asyncio.Queue[tuple[Request | WireError | None, bool]] = asyncio.Queue(READ_AHEAD)
+        self._queue: asyncio.Queue[tuple[AnyRequest | WireError | None, bool]] = asyncio.Queue(READ_AHEAD)
         self._reading = asyncio.create_task(self._read())
 
-    async def next(self) -> Request | None:
+    async def next(self) -> AnyRequest | None:
         """The next request, None at the end; the one before it was answered.
 
         Raises:
@@ -103,7 +108,7 @@ class RequestReader:
                 is_large = length > LARGE_REQUEST_BYTES
                 if is_large:
                     await self._take_room()
-                await self._queue.put((await _read_request(self._reader, length), is_large))
+                await self._queue.put((self._decode(await _read_body(self._reader, length)), is_large))
         except (ConnectionError, EOFError):
             logger.debug("a connection of a task broke")
         except WireError as error:
@@ -138,9 +143,9 @@ async def _read_length(reader: asyncio.StreamReader) -> int | None:
         return None
 
 
-async def _read_request(reader: asyncio.StreamReader, length: int) -> Request:
+async def _read_body(reader: asyncio.StreamReader, length: int) -> bytes:
     try:
-        return decode_request(await reader.readexactly(length))
+        return await reader.readexactly(length)
     except asyncio.IncompleteReadError as end:
         raise _cut_short() from end
 

@@ -15,11 +15,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedrdma_fate.client.protocol import AskStatus, Error, Notice, Reply, Request, encode_message
+from fedrdma_fate.client.protocol import AskStatus, Error, Notice, Reply, Request, decode_request, encode_message
 from fedrdma_fate.gateway.accepting import Acceptor
+from fedrdma_fate.gateway.tasks.answering import answered, error_reply
 from fedrdma_fate.gateway.tasks.refused_connections import RefusedConnections
 from fedrdma_fate.gateway.tasks.request_reader import MOST_LARGE_OF_A_USER, RequestReader
-from fedrdma_fate.gateway.tasks.stopping import StoppingError
 from fedrdma_fate.gateway.tasks.turns import TURN_REQUESTS, Turns
 from fedrdma_fate.gateway.tasks.users import refused
 from fedrdma_fate.memory.region import region_unusable
@@ -224,7 +224,8 @@ class TaskSocket:
         self._connections.add(connection)
         conversation = self._maker.begin(user)
         conversation.notify = lambda notice: writer.write(encode_message(notice))
-        requests = RequestReader(reader, self._room_for_large(user), writer.get_extra_info("socket"))
+        connected = writer.get_extra_info("socket")
+        requests = RequestReader(reader, self._room_for_large(user), connected, decode=decode_request)
         try:
             await self._converse(requests, writer, conversation, user)
         except (ConnectionError, asyncio.CancelledError):
@@ -235,7 +236,7 @@ class TaskSocket:
                 logger, "malformed request", f"user {user}", message, error, level=logging.ERROR, lines=EACH_TELLS
             )
             with contextlib.suppress(ConnectionError):
-                writer.write(encode_message(_error_reply(error)))
+                writer.write(encode_message(error_reply(error)))
         finally:
             self._connections.discard(connection)
             self._of_user[user] -= 1
@@ -265,7 +266,7 @@ class TaskSocket:
             await turns.take(TURN_REQUESTS if isinstance(request, AskStatus) else 1)
 
     async def _converse(
-        self, requests: RequestReader, writer: asyncio.StreamWriter, conversation: Conversation, user: int
+        self, requests: RequestReader[Request], writer: asyncio.StreamWriter, conversation: Conversation, user: int
     ) -> None:
         while (request := await requests.next()) is not None:
             await _until_read(writer)
@@ -288,18 +289,15 @@ class TaskSocket:
                     self._quiet.set()
 
     async def _answer(
-        self, requests: RequestReader, conversation: Conversation, request: Request, user: int
+        self, requests: RequestReader[Request], conversation: Conversation, request: Request, user: int
     ) -> Answer | None:
-        try:
-            answer = conversation.answer(request)
-            return await requests.unless_ended(answer) if asyncio.iscoroutine(answer) else answer
-        except FedRDMAError as error:
-            return self._refuse(type(request).__name__, user, error)
-        except ConnectionError:
-            raise
-        except Exception:
-            logger.exception("internal error while answering %s", type(request).__name__)
-            return Error(ErrorCode.UNEXPECTED_EVENT.value, "the gateway failed to answer.", "See the gateway's log.")
+        kind = type(request).__name__
+        return await answered(
+            requests,
+            lambda: conversation.answer(request),
+            kind,
+            lambda error: self._refuse(kind, user, error),
+        )
 
     async def _send_with_descriptor(
         self, writer: asyncio.StreamWriter, answer: WithDescriptor, user: int
@@ -327,7 +325,7 @@ class TaskSocket:
         self._complaints.add(
             logger, "refused task", whose, message, kind, user, error, level=logging.INFO, lines=EACH_TELLS
         )
-        return _error_reply(error)
+        return error_reply(error)
 
 
 def _most_of_a_user() -> int:
@@ -420,11 +418,6 @@ async def _send_first(connection: socket.socket, message: bytes, descriptor: int
                 await writable.wait()
             finally:
                 loop.remove_writer(connection)
-
-
-def _error_reply(error: FedRDMAError) -> Error:
-    next_run = isinstance(error, StoppingError) and error.next_run
-    return Error(error.code.value, error.message, error.remedy, next_run)
 
 
 def _remove_stale(path: Path) -> None:

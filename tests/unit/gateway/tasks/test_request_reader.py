@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedrdma_fate.client.protocol import LENGTH_PREFIX, PutInline, ReleaseLeases, encode_message
+from fedrdma_fate.client.protocol import LENGTH_PREFIX, PutInline, ReleaseLeases, decode_request, encode_message
 from fedrdma_fate.gateway.tasks.request_reader import LARGE_REQUEST_BYTES, READ_AHEAD, RequestReader
 from fedrdma_fate.wire.errors import WireError
 from fedrdma_fate.wire.frames import Party
@@ -43,7 +43,7 @@ def unread(stream: asyncio.StreamReader) -> int:
 def test_a_large_request_is_read_when_the_one_before_it_was_answered() -> None:
     async def scenario() -> None:
         stream = connection(LARGE, LARGE, LARGE, end=True)
-        requests = RequestReader(stream)
+        requests = RequestReader(stream, decode=decode_request)
         await settle()
         assert unread(stream) == 2 * len(LARGE) - LENGTH_PREFIX.size
         for left in (2, 1, 0):
@@ -60,7 +60,7 @@ def test_small_requests_are_read_ahead_up_to_a_bound() -> None:
     async def scenario() -> None:
         assert len(SMALL) < LARGE_REQUEST_BYTES
         stream = connection(*[SMALL] * 100, end=True)
-        requests = RequestReader(stream)
+        requests = RequestReader(stream, decode=decode_request)
         await settle()
         # one more waits for its place
         assert unread(stream) == (100 - READ_AHEAD - 1) * len(SMALL)
@@ -75,7 +75,7 @@ def test_large_requests_of_many_connections_share_their_room_and_all_get_their_t
     async def scenario() -> None:
         room = asyncio.Semaphore(2)
         streams = [connection(LARGE, SMALL, end=True) for _ in range(5)]
-        readers = [RequestReader(stream, room) for stream in streams]
+        readers = [RequestReader(stream, room, decode=decode_request) for stream in streams]
         await settle()
         assert sum(unread(stream) < len(LARGE) - LENGTH_PREFIX.size for stream in streams) == 2
 
@@ -97,7 +97,10 @@ def test_large_requests_of_many_connections_share_their_room_and_all_get_their_t
 def test_a_connection_that_ends_gives_its_room_back(taken: bool) -> None:
     async def scenario() -> None:
         room = asyncio.Semaphore(1)
-        first, second = RequestReader(connection(LARGE), room), RequestReader(connection(LARGE, end=True), room)
+        first, second = (
+            RequestReader(connection(LARGE), room, decode=decode_request),
+            RequestReader(connection(LARGE, end=True), room, decode=decode_request),
+        )
         await settle()
         if taken:
             await first.next()
@@ -112,7 +115,7 @@ def test_a_connection_that_ends_gives_its_room_back(taken: bool) -> None:
 
 def test_the_end_shows_while_an_answer_is_being_worked_out() -> None:
     async def scenario() -> None:
-        requests = RequestReader(connection(LARGE, end=True))
+        requests = RequestReader(connection(LARGE, end=True), decode=decode_request)
         await requests.next()
         with pytest.raises(ConnectionError):
             await requests.unless_ended(asyncio.sleep(100))
@@ -122,7 +125,7 @@ def test_the_end_shows_while_an_answer_is_being_worked_out() -> None:
 
 def test_a_large_request_that_is_cut_short_is_no_request() -> None:
     async def scenario() -> None:
-        requests = RequestReader(connection(LARGE[:-1], end=True))
+        requests = RequestReader(connection(LARGE[:-1], end=True), decode=decode_request)
         with pytest.raises(WireError, match="cut short"):
             await requests.next()
 
