@@ -73,6 +73,19 @@ COMMON_LOSS = OVERLOAD_LOSS / 2
 alone loses on a way of its own, where a foreign flow may have begun; of 16 KiB chunks in a window one may lose half as
 many as another by chance."""
 
+CARRIES_ALL_SHARE = 0.9
+"""Of what all ways carry came of trains to all at once: then these were held up on their ways, and not on the link,
+which no more than that can overrun for long. It carries their headers, too, which the rates do not count."""
+
+DISBELIEVED_IN_A_ROW = 4
+"""So many windows in a row have to look overrun, for a link to be taken for slower than such trains have shown it,
+while no more than that can have been sent over it: foreign flows may begin on most ways within a window or two, and all
+lose on these."""
+
+REFUTED_ROUNDS = 2
+"""So many rounds in a row in which the link was overrun, and it is believed to be slower than trains have shown: in one
+of them it may have been the ways, or a foreign flow on the link that has ended."""
+
 LOWERED_AT_MOST = 8
 """By which the rate is divided at most: what arrives while a buffer is overrun may be less than the link carries."""
 
@@ -127,6 +140,11 @@ class Window:
     def queued_share(self) -> float:
         """What of it was not lost, and did not arrive; what is told to be lost may have gone in the window before."""
         return max(self.missing_share - self.lost_share, 0.0)
+
+    @property
+    def all_sent(self) -> float:
+        """Bytes a second that all senders have sent, those that did not come among them."""
+        return self.all_arrived / (1 - self.lost_share) if self.lost_share < 1 else math.inf
 
     def is_like(self, other: Window) -> bool:
         """Whether as much was let through."""
@@ -189,6 +207,10 @@ class LinkRate:
         self._usual_loss = 0.0
         self._is_careful = False
         self._less_found_nothing = False
+        self._joint_rate = 0.0
+        self._disbelieved = 0
+        self._is_lowered = False
+        self._lowered_rounds = 0
 
     @property
     def shared_out(self) -> float | None:
@@ -211,6 +233,20 @@ class LinkRate:
         """Trains to all peers at one moment came at this rate together: the link carries no less."""
         if self._may_be_probed and rate > JOINT_GAIN * (self.rate or 0.0):
             self.rate, self.found_by, self._is_roomy = rate, "probed", True
+            self._joint_rate, self._lowered_rounds = rate, 0
+
+    def on_rest(self) -> None:
+        """A round is over, nobody sends any more: what trains have told holds for the next.
+
+        Where the link was taken for overrun, that may have been foreign flows, on it or on most ways: they come and go.
+        """
+        self._lowered_rounds = self._lowered_rounds + 1 if self._is_lowered else 0
+        self._is_lowered = False
+        if self._lowered_rounds >= REFUTED_ROUNDS:
+            self._joint_rate = 0.0
+        elif self._lowered_rounds and self._joint_rate > (self.rate or 0.0):
+            self.rate, self.found_by, self._is_roomy = self._joint_rate, "probed", True
+            self._is_judged = False
 
     def on_arrived(self, rate: float) -> None:
         """So much has come in a window, of one sender or of several: the link carries no less."""
@@ -223,8 +259,11 @@ class LinkRate:
             return
         before, self._before = self._before, window
         if self.is_overrun(window):
-            self._on_overrun(window.all_arrived)
+            self._disbelieved += 1
+            if not self._has_carried(window.all_sent) or self._disbelieved >= DISBELIEVED_IN_A_ROW:
+                self._on_overrun(window.all_arrived)
             return
+        self._disbelieved = 0
         usual = self._usual
         self._note_usual(window)
         if self.gain > 1:
@@ -236,6 +275,10 @@ class LinkRate:
             self._usual_loss += (window.lost_share - self._usual_loss) * LOSS_GAIN
             if before is not None and window.is_like(before):
                 self._begin_trial(window)
+
+    def _has_carried(self, rate: float) -> bool:
+        """Whether trains to all at once have shown that it carries so much, or all that the ways take."""
+        return self._joint_rate > min(rate, CARRIES_ALL_SHARE * self.reach)
 
     def _note_usual(self, window: Window) -> None:
         """What comes where as much is let through."""
@@ -359,6 +402,7 @@ class LinkRate:
         self.gain, self._next_gain, self._is_roomy = 1.0, FIRST_GAIN, False
         self._before = self._usual = None
         self._less_found_nothing = False
+        self._is_lowered, self._disbelieved = True, 0
 
     def _set(self, rate: float) -> None:
         self.rate = rate if self._configured is None else min(rate, self._configured)

@@ -374,6 +374,7 @@ class ReceiveShares:
         elif self._crowd:
             if self._crowd > 1:
                 self._crowds = [*self._crowds[1 - REMEMBERED_CROWDS :], self._crowd]
+                self.link.on_rest()
             self._lone_bursts = self._lone_bursts + 1 if self._crowd == 1 else 0
             self._crowd = 0
 

@@ -43,6 +43,7 @@ class XFlow:
     Offers, grants, reports and headers take half a round trip, and are not lost here.
 
     Attributes:
+        way: the bottleneck, which others may use, too.
         outcome: how the latest transfer ended at the sender, None while it has not.
         ended_at: when, seconds.
         stats: of the latest transfer that was delivered.
@@ -95,7 +96,7 @@ class XFlow:
         self.on_received: Callable[[int], None] = lambda _: None
         self.arrivals: list[tuple[float, int]] = []
         self._clock = clock
-        self._link = link
+        self.way = link
         self._plan = plan
         self._offers = DelayLine(clock, link.profile, random.Random(4))
         self._recut = recut
@@ -163,7 +164,7 @@ class XFlow:
         return 0.0 if self._is_setting_up else self._offers.half_trip()
 
     def _half_trip_back(self) -> float:
-        return 0.0 if self._is_setting_up else self._link.answers.half_trip()
+        return 0.0 if self._is_setting_up else self.way.answers.half_trip()
 
     def _set_up(self, near: BottleneckEndpoint, far: BottleneckEndpoint) -> None:
         """The data path is there and a slot is granted when the flow begins, at once."""

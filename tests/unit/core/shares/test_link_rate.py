@@ -8,7 +8,14 @@ import random
 
 import pytest
 
-from fedrdma_fate.core.shares.link_rate import DOUBTED_WINDOWS, LONG_WINDOWS, MOST_HOLD_WINDOWS, LinkRate, Window
+from fedrdma_fate.core.shares.link_rate import (
+    DISBELIEVED_IN_A_ROW,
+    DOUBTED_WINDOWS,
+    LONG_WINDOWS,
+    MOST_HOLD_WINDOWS,
+    LinkRate,
+    Window,
+)
 
 LINK = 100.0
 
@@ -246,15 +253,72 @@ def test_more_than_all_ways_carry_is_not_tried_for() -> None:
     assert rate.rate >= 0.7 * LINK / 2
 
 
-def test_a_link_that_was_taken_for_ample_is_shared_as_soon_as_it_is_overrun() -> None:
+OVERRUN = Window(8 * LINK, LINK, LINK, 7 / 8)
+"""Of what all ways take, an eighth came."""
+
+
+def told_by_trains(joint: float, reach: float = 8 * LINK) -> LinkRate:
+    """A link of which trains to all at one moment came at such a rate."""
     rate = LinkRate()
     rate.on_probed(LINK)
-    rate.reach = 8 * LINK
-    rate.on_joint_train(8 * LINK)
+    rate.reach = reach
+    rate.on_joint_train(joint)
     assert rate.ample
-    rate.on_window(Window(8 * LINK, LINK, LINK, 7 / 8))
+    return rate
+
+
+def test_a_link_that_was_taken_for_ample_is_shared_as_soon_as_it_is_overrun() -> None:
+    rate = told_by_trains(6 * LINK)
+    rate.on_window(OVERRUN)
     assert not rate.ample
     assert rate.rate == LINK
+
+
+def test_what_most_ways_lose_at_once_is_their_loss_where_trains_have_shown_that_the_link_carries_all_of_it() -> None:
+    less_was_sent = Window(5 * LINK, 3 * LINK, 3 * LINK, 0.3)
+    for rate, window in ((told_by_trains(6 * LINK), less_was_sent), (told_by_trains(7.5 * LINK), OVERRUN)):
+        for _ in range(5):
+            for _ in range(DISBELIEVED_IN_A_ROW - 1):
+                rate.on_window(window)
+            rate.on_window(Window(8 * LINK, 8 * LINK, 8 * LINK, 0.0))
+        assert rate.ample
+
+
+def test_loss_that_goes_on_is_the_links_whatever_trains_have_shown() -> None:
+    rate = told_by_trains(8 * LINK)
+    for _ in range(DISBELIEVED_IN_A_ROW):
+        assert rate.ample
+        rate.on_window(OVERRUN)
+    assert (rate.ample, rate.rate) == (False, LINK)
+
+
+def test_what_trains_have_told_holds_for_the_next_round() -> None:
+    rate = told_by_trains(6 * LINK)
+    for _ in range(3):
+        rate.on_window(OVERRUN)
+        assert rate.rate == LINK
+        rate.on_rest()
+        assert (rate.ample, rate.rate, rate.found_by) == (True, 6 * LINK, "probed")
+        # a round in which nothing is overrun
+        rate.on_rest()
+
+
+def test_two_rounds_in_a_row_refute_what_trains_have_told() -> None:
+    rate = told_by_trains(6 * LINK)
+    for _ in range(2):
+        rate.on_window(OVERRUN)
+        rate.on_rest()
+    for _ in range(3):
+        assert (rate.ample, rate.rate) == (False, LINK)
+        rate.on_rest()
+
+
+def test_a_rest_changes_nothing_of_a_link_that_no_trains_told_of() -> None:
+    rate = LinkRate()
+    rate.on_probed(8 * LINK)
+    rate.on_window(OVERRUN)
+    rate.on_rest()
+    assert (rate.rate, rate.found_by) == (LINK, "arrivals")
 
 
 def noisy(loss: float, early: float, seed: int, *, link: float = LINK) -> LinkRate:

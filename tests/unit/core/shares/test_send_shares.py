@@ -56,6 +56,19 @@ def test_when_all_others_have_ended_the_last_has_no_bound() -> None:
     assert shares.senders["2"].share == math.inf
 
 
+def test_when_a_round_is_over_the_link_carries_what_trains_have_told() -> None:
+    shares = sender([LINK] * 4, joint=4 * LINK)
+    for number in (1, 2):
+        begin(shares, 4)
+        shares.link._on_overrun(LINK)
+        assert shares.link.rate == LINK
+        for name in "0123":
+            shares.on_end(name, 1, NOW)
+            shares.settle(NOW)
+        # not for a second time in a row
+        assert shares.link.rate == (4 * LINK if number == 1 else LINK)
+
+
 def test_nobody_has_more_than_its_way_takes_and_the_others_have_the_rest_at_once() -> None:
     slow, *others = begin(sender([LINK / 20, LINK, LINK]), 3)
     assert slow == pytest.approx(PATH_HEADROOM * LINK / 20)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.compare import main
+from tests.support.sim.cubic import CubicFlow
 from tests.support.sim.outcast import Case, Outcast
 
 MIB = 1 << 20
@@ -78,6 +79,20 @@ def test_a_card_ten_times_as_fast_as_the_silos_links_holds_nobody_up_in_the_firs
     assert slow.seconds <= 1.03
     assert fast.seconds <= 1.05
     assert slow.resent_bytes == fast.resent_bytes == 0
+
+
+def test_foreign_flows_on_most_ways_do_not_make_the_own_link_a_slow_one_for_good() -> None:
+    """Each lose at once where these begin, and the link that all lead over is ten times as fast."""
+    case = Case(4, 20e6, 0.002, 125e3, total=MIB // 2, access=1.0, mtu_bytes=1442)
+    clock = VirtualClock()
+    outcast = Outcast(case, clock, "even")
+    for _ in range(2):
+        for flow in outcast.flows[:3]:
+            CubicFlow(clock, flow.way, clock.now + 3).start()
+        # twice what it takes beside nobody
+        assert outcast.play().seconds <= 1.5 * 2 * outcast.least_seconds
+        clock.run(clock.now + 3)
+    assert (outcast.shares.link.rate or 0.0) * 8 >= 60e6
 
 
 def test_without_trains_to_all_at_once_the_link_is_taken_for_as_fast_as_one_way() -> None:
