@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from fedrdma_fate.bench.ports import free_ports
+from fedrdma_fate.bench.ports import PORTS_TRIED, free_ports, is_taken, listens
 from fedrdma_fate.bench.processes import kill_with_parent
 from fedrdma_fate.bench.protocols.brokers import RABBITMQ_MOST_BYTES, RabbitMq, find_rabbitmq
 
@@ -68,22 +68,44 @@ def running_rabbitmq(address: str, plugins: Sequence[str] = ()) -> Iterator[Brok
     found = find_rabbitmq()
     if found is None:
         raise SystemExit("there is no RabbitMQ")
-    # of loopback and of this address alike: nobody else is on either where the hosts are those of a testbed
-    port, management_port, distribution_port, epmd_port = free_ports(4)
+    for tries in range(PORTS_TRIED):
+        # of loopback and of this address alike: nobody else is on either where the hosts are those of a testbed
+        ports = free_ports(4)
+        # it may still write there while it ends
+        with tempfile.TemporaryDirectory(prefix="fedrdma-rabbitmq-", ignore_cleanup_errors=True) as name:
+            with contextlib.ExitStack() as stack:
+                broker = _start(stack, Path(name), found, address, ports, plugins)
+                if isinstance(broker, Broker):
+                    yield broker
+                    return
+            taken = any(is_taken(where, port) for port in ports for where in {address, _LOOPBACK})
+        if not taken or tries == PORTS_TRIED - 1:
+            raise SystemExit(f"RabbitMQ does not start: {broker}")
+
+
+def _start(
+    stack: contextlib.ExitStack,
+    home: Path,
+    found: RabbitMq,
+    address: str,
+    ports: Sequence[int],
+    plugins: Sequence[str],
+) -> Broker | str:
+    """The broker, which the stack ends; or what it said last before it ended."""
+    port, management_port, distribution_port, epmd_port = ports
     managed = management_port if MANAGEMENT in plugins else None
     password = secrets.token_hex(16)
-    # it may still write there while it ends
-    with tempfile.TemporaryDirectory(prefix="fedrdma-rabbitmq-", ignore_cleanup_errors=True) as name:
-        home = Path(name)
-        _configure(home, found, address, port, managed, password, plugins)
-        environment = _environment(home, found, distribution_port, epmd_port)
-        with contextlib.ExitStack() as stack:
-            epmd = [str(found.binaries / "epmd"), "-port", str(epmd_port), "-address", _LOOPBACK]
-            stack.enter_context(_child(epmd, environment, home, "epmd"))
-            broker = stack.enter_context(_child([str(found.server)], environment, home, "broker"))
-            for listening in (port, *([] if managed is None else [managed])):
-                _wait_until_it_listens(broker, address, listening, home / "broker.said")
-            yield Broker(address, port, managed, password, broker.pid, str(home / "broker.said"))
+    _configure(home, found, address, port, managed, password, plugins)
+    environment = _environment(home, found, distribution_port, epmd_port)
+    epmd = [str(found.binaries / "epmd"), "-port", str(epmd_port), "-address", _LOOPBACK]
+    stack.enter_context(_child(epmd, environment, home, "epmd"))
+    broker = stack.enter_context(_child([str(found.server)], environment, home, "broker"))
+    said = home / "broker.said"
+    for listening in (port, *([] if managed is None else [managed])):
+        if not _comes_to_listen(broker, address, listening):
+            lines = [line.strip() for line in said.read_text(errors="replace").splitlines() if line.strip()]
+            return lines[-1] if lines else "it said nothing"
+    return Broker(address, port, managed, password, broker.pid, str(said))
 
 
 def _configure(
@@ -169,11 +191,12 @@ def _child(
             process.wait()
 
 
-def _wait_until_it_listens(broker: subprocess.Popen[bytes], address: str, port: int, said: Path) -> None:
+def _comes_to_listen(broker: subprocess.Popen[bytes], address: str, port: int) -> bool:
     deadline = time.monotonic() + START_WITHIN_SECONDS
     while broker.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError), socket.create_connection((address, port), START_WITHIN_SECONDS):
-            return
+            # who answers may be somebody else, who has taken the port
+            if listens(broker.pid, port):
+                return True
         time.sleep(_LOOK_AGAIN_SECONDS)
-    lines = [line.strip() for line in said.read_text(errors="replace").splitlines() if line.strip()]
-    raise SystemExit(f"RabbitMQ does not start: {lines[-1] if lines else 'it said nothing'}")
+    return False

@@ -46,6 +46,7 @@ from deploy.softroce.programs.exchange.interface import (
     require_whole,
 )
 from deploy.softroce.programs.meeting import Chair, chaired, seated
+from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.bench.protocols.brokers import mqtt_problem
 from fedrdma_fate.bench.protocols.rows import all_protocol_rows
 from fedrdma_fate.gateway.config.schema import parse_config
@@ -449,6 +450,26 @@ def test_messages_of_strangers_or_of_another_round_are_dropped_and_counted() -> 
         member.publish(mqtt.UP, 0, 1, model_of(1, 0, SIZE))
         there, dropped = member.receive(0, 1, MadeModels(0, SIZE), lambda who: who == 1)
     assert (list(there), dropped) == ([1], 3)
+
+
+@MQTT
+def test_a_port_that_another_takes_meanwhile_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deploy.softroce.programs.exchange import mqtt
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        chosen = [other.getsockname()[1], *free_ports(1)]
+        monkeypatch.setattr(mqtt, "free_ports", lambda _: [chosen.pop(0)])
+        with mqtt.running_mosquitto("127.0.0.1") as port:
+            assert port != other.getsockname()[1]
+            with contextlib.closing(mqtt.Member("127.0.0.1", port, mqtt.UP, 1)):
+                pass
+        # nobody has come to who has the port
+        other.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+        monkeypatch.setattr(mqtt, "free_ports", lambda _: [other.getsockname()[1]])
+        with pytest.raises(SystemExit, match="Address already in use"), mqtt.running_mosquitto("127.0.0.1"):
+            pass
 
 
 @MQTT

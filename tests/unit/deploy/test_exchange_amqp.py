@@ -21,6 +21,7 @@ from deploy.softroce.programs.exchange import rounds
 from deploy.softroce.programs.exchange.__main__ import take_part
 from deploy.softroce.programs.exchange.interface import Host, MadeModels, Options, model_of
 from fedrdma_fate.bench import rabbitmq
+from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.bench.protocols.brokers import RabbitMq, amqp_problem
 from fedrdma_fate.bench.rabbitmq import MANAGEMENT, USER, Broker, running_rabbitmq
 
@@ -160,6 +161,29 @@ def fake(tmp_path: Path, server: str) -> RabbitMq:
         (binaries / name).write_text(f"#!/bin/sh\n{script}\n")
         (binaries / name).chmod(0o755)
     return found
+
+
+def test_ports_that_another_takes_meanwhile_are_left_to_it_and_others_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "listens.py"
+    program.write_text(
+        "import re, socket, time\n"
+        "port = re.search(r'listeners.tcp.1 = .*:(.*)', open('rabbitmq.conf').read())[1]\n"
+        "held = socket.create_server(('127.0.0.1', int(port)))\n"
+        "time.sleep(600)\n"
+    )
+    found = fake(tmp_path, f"exec {sys.executable} {program}")
+    monkeypatch.setattr(rabbitmq, "find_rabbitmq", lambda: found)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        chosen = [[taken, *free_ports(3)], free_ports(4)]
+        monkeypatch.setattr(rabbitmq, "free_ports", lambda _: chosen.pop(0))
+        with running_rabbitmq("127.0.0.1") as broker:
+            assert broker.port != taken
+        monkeypatch.setattr(rabbitmq, "free_ports", lambda _: [taken, *free_ports(3)])
+        with pytest.raises(SystemExit, match="Address already in use"), running_rabbitmq("127.0.0.1"):
+            pass
 
 
 def test_a_broker_that_does_not_start_says_why_and_leaves_nothing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import socket
 import struct
 import subprocess
 import tempfile
@@ -30,7 +29,7 @@ from deploy.softroce.programs.exchange.interface import (
 )
 from deploy.softroce.programs.exchange.tcp import NEVER_SECONDS
 from deploy.softroce.programs.meeting import Chair, Seat
-from fedrdma_fate.bench.ports import free_ports
+from fedrdma_fate.bench.ports import PORTS_TRIED, free_ports, is_taken, listens
 from fedrdma_fate.bench.protocols.brokers import find_mosquitto
 
 DOWN, UP = "fedserver", "fedbench"
@@ -56,35 +55,54 @@ def running_mosquitto(address: str) -> Iterator[int]:
     program = find_mosquitto()
     if program is None:
         raise SystemExit("there is no mosquitto")
-    (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as name:
         # as root it becomes another user, who is to read this
         Path(name).chmod(0o755)
-        configuration, log = Path(name, "mosquitto.conf"), Path(name, "log")
+        broker, port = _start(program, address, Path(name))
+        try:
+            yield port
+        finally:
+            _end(broker)
+
+
+def _start(program: str, address: str, home: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """At a port that nobody takes before it does."""
+    configuration, log = home / "mosquitto.conf", home / "log"
+    for _ in range(PORTS_TRIED):
+        (port,) = free_ports(1)
         lines = (f"listener {port} {address}", "allow_anonymous true", "max_queued_messages 0", "persistence false")
         configuration.write_text("\n".join(lines) + "\n")
         with log.open("wb") as said:
-            broker = subprocess.Popen([program, "-c", str(configuration)], stdout=said, stderr=said, cwd=name)
+            broker = subprocess.Popen([program, "-c", str(configuration)], stdout=said, stderr=said, cwd=home)
         try:
-            _wait_until_it_listens(broker, address, port, log)
-            yield port
-        finally:
-            broker.terminate()
-            try:
-                broker.wait(STOP_WITHIN_SECONDS)
-            except subprocess.TimeoutExpired:
-                broker.kill()
-                broker.wait()
+            if _comes_to_listen(broker, port):
+                return broker, port
+        except BaseException:
+            _end(broker)
+            raise
+        _end(broker)
+        if not is_taken(address, port):
+            break
+    last = log.read_text(errors="replace").splitlines()
+    raise SystemExit(f"mosquitto does not start: {last[-1] if last else 'it said nothing'}")
 
 
-def _wait_until_it_listens(broker: subprocess.Popen[bytes], address: str, port: int, log: Path) -> None:
+def _comes_to_listen(broker: subprocess.Popen[bytes], port: int) -> bool:
     deadline = time.monotonic() + START_WITHIN_SECONDS
     while broker.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection((address, port), START_WITHIN_SECONDS):
-            return
+        if listens(broker.pid, port):
+            return True
         time.sleep(_LOOK_AGAIN_SECONDS)
-    said = log.read_text(errors="replace").splitlines()
-    raise SystemExit(f"mosquitto does not start: {said[-1] if said else 'it said nothing'}")
+    return False
+
+
+def _end(broker: subprocess.Popen[bytes]) -> None:
+    broker.terminate()
+    try:
+        broker.wait(STOP_WITHIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        broker.kill()
+        broker.wait()
 
 
 class Member:
