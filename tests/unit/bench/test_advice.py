@@ -7,21 +7,32 @@ import math
 
 import pytest
 
-from fedrdma_fate.bench.protocols.advice import HIGHEST_LOSS, Path, estimate_ways, rate_with_headers
-from fedrdma_fate.bench.protocols.models import VGG5_BYTES
+from fedrdma_fate.bench.protocols.advice import BBR_LOSS, HIGHEST_LOSS, Path, estimate_ways, rate_with_headers
+from fedrdma_fate.bench.protocols.models import VGG5_BYTES, VGG8_BYTES
 
 TCP, UDP, BBR = "fedrdma-x over tcp", "fedrdma-x over udp", "fedrdma-x over tcp, BBR"
 BROKERS, FATE = "MQTT, AMQP, ZeroMQ or gRPC over TCP", "FATE's rabbitmq"
 
-MEASURED: dict[tuple[float, float, float, int], dict[str, float]] = {
-    # Mbit/s, ms, loss, silos; medians of docs/results/protocols.md
-    (20, 2, 0.0, 4): {TCP: 4.893, BBR: 4.924, BROKERS: 4.891, UDP: 4.966, FATE: 9.882},
-    (20, 2, 0.05, 4): {BBR: 4.905, BROKERS: 6.404, UDP: 5.104},
-    (60, 2, 0.0, 4): {BBR: 1.637, BROKERS: 1.632, UDP: 1.719},
-    (60, 2, 0.05, 4): {BBR: 1.650, TCP: 3.576, BROKERS: 4.120, UDP: 1.759},
-    (20, 2, 0.0, 1): {BROKERS: 1.956, FATE: 4.037},
-    (20, 20, 0.05, 1): {TCP: 19.204, BBR: 2.093, BROKERS: 19.089, UDP: 2.130},
-    (20, 20, 0.10, 1): {TCP: 41.508, BBR: 2.177, BROKERS: 54.910, UDP: 2.110},
+Link = tuple[float, float, float, int, int]
+
+MEASURED: dict[Link, dict[str, float]] = {
+    # Mbit/s, ms, loss, silos, bytes; medians of docs/results/protocols.md
+    (20, 2, 0.0, 4, VGG5_BYTES): {TCP: 4.893, BBR: 4.924, BROKERS: 4.891, UDP: 4.966, FATE: 9.882},
+    (20, 2, 0.05, 4, VGG5_BYTES): {BBR: 4.905, BROKERS: 6.404, UDP: 5.104},
+    (60, 2, 0.0, 4, VGG5_BYTES): {BBR: 1.637, BROKERS: 1.632, UDP: 1.719},
+    (60, 2, 0.05, 4, VGG5_BYTES): {BBR: 1.650, TCP: 3.576, BROKERS: 4.120, UDP: 1.759},
+    (5, 2, 0.0, 4, VGG5_BYTES): {BBR: 19.697, BROKERS: 19.557, UDP: 19.88},
+    (20, 2, 0.0, 1, VGG5_BYTES): {BROKERS: 1.956, FATE: 4.037},
+    (20, 2, 0.05, 1, VGG5_BYTES): {BBR: 1.962, UDP: 2.122},
+    (20, 2, 0.10, 1, VGG5_BYTES): {BBR: 2.016, UDP: 2.063},
+    (20, 2, 0.20, 1, VGG5_BYTES): {BBR: 42.267, UDP: 2.267},
+    (20, 20, 0.05, 1, VGG5_BYTES): {TCP: 19.204, BBR: 2.093, BROKERS: 19.089, UDP: 2.130},
+    (20, 20, 0.10, 1, VGG5_BYTES): {TCP: 41.508, BBR: 2.177, BROKERS: 54.910, UDP: 2.110},
+    (20, 20, 0.20, 1, VGG5_BYTES): {BBR: 8.135, UDP: 2.513},
+    (20, 2, 0.0, 4, VGG8_BYTES): {BBR: 11.238, BROKERS: 11.230, UDP: 11.461},
+    (20, 2, 0.0, 7, VGG8_BYTES): {BBR: 18.069, UDP: 18.919},
+    (5, 2, 0.0, 1, VGG8_BYTES): {BROKERS: 17.961, UDP: 18.084},
+    (60, 2, 0.0, 1, VGG8_BYTES): {BROKERS: 1.499, UDP: 1.529},
 }
 
 
@@ -35,12 +46,17 @@ def estimated(rate: float, rtt: float, loss: float, silos: int, size: int = VGG5
 
 
 @pytest.mark.parametrize("where", MEASURED)
-def test_estimates_are_near_what_was_measured(where: tuple[float, float, float, int]) -> None:
+def test_estimates_are_near_what_was_measured(where: Link) -> None:
     told, loss = estimated(*where), where[2]
     for name, seconds in MEASURED[where].items():
         if loss and where[1] < 10 and name in (TCP, BROKERS):
             # at short round trips the formula expects more timeouts than there are
             assert 0.9 * seconds < told[name] < 2.3 * seconds, name
+            continue
+        if name == BBR and loss >= BBR_LOSS:
+            # how slow it gets is not known well, but that it does
+            assert told[name] > 3 * told[UDP]
+            assert seconds > 3 * MEASURED[where][UDP]
             continue
         # what losses do to CUBIC varies by as much between two seeds
         near = 0.3 if loss and name in (TCP, BROKERS) else 0.1 if loss else 0.05
@@ -48,9 +64,9 @@ def test_estimates_are_near_what_was_measured(where: tuple[float, float, float, 
 
 
 @pytest.mark.parametrize("where", MEASURED)
-def test_the_first_is_within_a_tenth_of_the_fastest_that_was_measured(where: tuple[float, float, float, int]) -> None:
+def test_the_first_is_within_a_tenth_of_the_fastest_that_was_measured(where: Link) -> None:
     measured = MEASURED[where]
-    told = [one for one in estimate_ways(path(*where[:3]), where[3], VGG5_BYTES) if one.name in measured]
+    told = [one for one in estimate_ways(path(*where[:3]), where[3], where[4]) if one.name in measured]
     assert measured[told[0].name] <= 1.1 * min(measured.values())
 
 
