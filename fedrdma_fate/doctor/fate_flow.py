@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from fedrdma_fate.doctor.findings import Finding, fine
-from fedrdma_fate.doctor.gateway_status import GatewayStatus, PoolStatus
+from fedrdma_fate.doctor.gateway_status import GatewayStatus, PeerStatus, PoolStatus
 from fedrdma_fate.doctor.site import check_gateway, check_peers
 from fedrdma_fate.gateway.config.strict_yaml import load_with
 
@@ -258,9 +258,22 @@ def _check_message_size(flow: FlowHome, status: GatewayStatus) -> list[Finding]:
 
 
 def _check_room(status: GatewayStatus, model_bytes: int) -> list[Finding]:
-    """Of the own regions; what those of the others hold, their gateways know."""
+    """Of the own regions, and of those of the others to receive, as far as their gateways have said."""
     several = len(status.peers) > 1
-    return [_check_pool(pool, model_bytes, PEERS_SHARE if several else 1.0) for pool in status.pools]
+    own = [_check_pool(pool, model_bytes, PEERS_SHARE if several else 1.0) for pool in status.pools]
+    return [*own, *(_check_room_at(peer, model_bytes) for peer in status.peers)]
+
+
+def _check_room_at(peer: PeerStatus, model_bytes: int) -> Finding:
+    check, most = f"room at {peer.site}", peer.largest_payload_bytes
+    if most is None:
+        return Finding(
+            check, "warning", "it was not connected yet, and has not said", "Start its gateway; check again."
+        )
+    found = f"{model_bytes} bytes, of which it takes {most} at once"
+    if model_bytes <= most:
+        return fine(check, found)
+    return Finding(check, "error", found, "Have `memory.receive_bytes` raised there: docs/sizing.md.")
 
 
 def _check_pool(pool: PoolStatus, model_bytes: int, share: float) -> Finding:

@@ -23,7 +23,8 @@ class PathStatus(msgspec.Struct, frozen=True):
 
 
 class PeerStatus(msgspec.Struct, frozen=True):
-    """Another site; its parties as they are configured here, and as it says itself once it is connected."""
+    """Another site; its parties as they are configured here, and as it says itself once it is connected, as it says how
+    long a payload may be that it takes."""
 
     site: str
     connected: bool
@@ -31,6 +32,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
     last_error: str = ""
     parties: tuple[str, ...] = ()
     parties_by_itself: tuple[str, ...] | None = None
+    largest_payload_bytes: Length | None = None
     paths: tuple[PathStatus, ...] = ()
 
 

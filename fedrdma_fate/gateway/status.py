@@ -163,6 +163,7 @@ def _peer(peer: Peer) -> dict[str, object]:
         "address": peer.config.address,
         "parties": list(peer.config.parties),
         "parties_by_itself": list(peer.hello.parties) if peer.hello else None,
+        "largest_payload_bytes": peer.hello.receive_bytes if peer.hello else None,
         "connected": peer.connected,
         "version": peer.hello.version if peer.hello else None,
         "certificate": None

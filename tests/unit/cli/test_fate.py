@@ -49,7 +49,7 @@ def test_what_config_prints_is_what_check_finds_right(tmp_path: Path, engine: st
         document = json.loads(after.output)
         assert (after.exit_code, document["worst"]) == (0, "ok"), document
         found = {check["check"]: check["found"] for check in document["checks"]}
-        assert found.keys() >= {"fate flow party", "peer b", "room to send"}
+        assert found.keys() >= {"fate flow party", "peer b", "room to send", "room at b"}
         assert "1000000 bytes" in found["room to send"]
 
         too_much = fate("check", "--home", str(flow_home), *socket, "--model-bytes", str(1 << 40))

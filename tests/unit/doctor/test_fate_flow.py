@@ -42,6 +42,7 @@ PEER = {
     "parties": ["10000"],
     "connected": True,
     "version": __version__,
+    "largest_payload_bytes": 1000,
     "paths": [{"up": True, "transport": "tcp", "reason": "as wished"}],
 }
 STATUS: dict[str, Any] = {
@@ -183,10 +184,21 @@ def test_every_gateway_that_the_files_name_is_asked(tmp_path: Path) -> None:
 
 def test_a_model_for_which_a_region_is_too_small_is_an_error(tmp_path: Path) -> None:
     directory = home(tmp_path, QUEUES)
-    assert levels(findings(directory, model_bytes=1001)) == {"room to send": "error", "room to receive": "error"}
+    too_small = dict.fromkeys(("room to send", "room to receive", "room at bank-b"), "error")
+    assert levels(findings(directory, model_bytes=1001)) == too_small
+    assert levels(findings(directory, model_bytes=1000)) == {}
     # with several peers, an eighth is kept for the others
     several = {**STATUS, "peers": [PEER, {**PEER, "site": "bank-c"}]}
     assert levels(findings(directory, several, model_bytes=900)) == {"room to receive": "error"}
+    # another site may have less than this one
+    less = {**STATUS, "peers": [{**PEER, "largest_payload_bytes": 500}]}
+    assert levels(findings(directory, less, model_bytes=900)) == {"room at bank-b": "error"}
+
+
+def test_a_site_that_has_not_said_how_much_it_takes_is_warned_of(tmp_path: Path) -> None:
+    away = {**STATUS, "peers": [{**PEER, "connected": False, "largest_payload_bytes": None}]}
+    told = levels(findings(home(tmp_path, QUEUES), away, model_bytes=900))
+    assert told == {"peer bank-b": "warning", "room at bank-b": "warning"}
 
 
 @pytest.mark.parametrize(
