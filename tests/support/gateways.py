@@ -25,7 +25,8 @@ from tests.support.traces import trace_events
 
 PartyTuple = tuple[str, str]
 
-_READY_SECONDS = 30.0
+_READY_SECONDS = 120.0
+"""For gateways to import what they need, and to find each other: on two cores at load 20 that took more than 30 s."""
 
 
 @dataclasses.dataclass(frozen=True)
