@@ -1,7 +1,7 @@
 """How long tables take between two parties that compute with Spark, beside Spark doing nothing with them.
 
-`python -m tests.support.spark_times [--megabytes 1000] [--rounds 3]`, which needs pyspark and Java 17: both parties in
-one driver, two executors on this host, two gateways. The kinds of work take turns, round by round:
+`python -m tests.support.spark_times [--megabytes 1000] [--rounds 3] [--lend]`, which needs pyspark and Java 17: both
+parties in one driver, two executors on this host, two gateways. The kinds of work take turns, round by round:
 
 - `in`: FATE's engine gives a table's partitions to a function that returns nothing; what a push is beside.
 - `in and out`: to one that returns what it gets; what a pull is beside.
@@ -49,6 +49,13 @@ WARM_UPS = 1
 """Rounds in which workers start, and Java compiles what it runs often."""
 MEMORY = {"send_bytes": "128MiB", "receive_bytes": "1280MiB", "ring_slot_bytes": "1MiB"}
 """The receiver's has all of a table of 1 GB, as its task gets it only when it was put."""
+
+LENDING: dict[str, Any] = {
+    "memory": {"send_bytes": "1280MiB", "receive_bytes": "128MiB", "ring_slot_bytes": "1MiB"},
+    "transport": "auto",
+    "shm": {"lend": True},
+}
+"""The sender's has all of the table then."""
 
 EXECUTOR_MEGABYTES = 3072
 """Spark keeps a table that was pulled beside the one that was pushed."""
@@ -147,6 +154,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=1000, help="of the large table, in values of 1 MB")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--lend",
+        action="store_true",
+        help="leave the data path to the gateways: of one host, they lend each other what lies in shared memory",
+    )
     given = parser.parse_args()
     if lacking := missing():
         raise SystemExit(lacking)
@@ -160,7 +172,8 @@ def main() -> None:
         memory = {"spark_executor_memory": f"{EXECUTOR_MEGABYTES}m"}
         stack.enter_context(running_spark(cluster, directory / "spark", **memory))
         engines = [by_spark for _ in SITE_OF]
-        gateways = joined(SITE_OF, engines, directory / "gateways", InProcesses(READY_SECONDS), memory=MEMORY)
+        paths = LENDING if given.lend else {"memory": MEMORY}
+        gateways = joined(SITE_OF, engines, directory / "gateways", InProcesses(READY_SECONDS), **paths)
         parties = stack.enter_context(gateways)
         print(
             "| table | work | median | least and most | of processors | beside |\n|---|---|---|---|---|---|", flush=True
