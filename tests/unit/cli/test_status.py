@@ -19,8 +19,10 @@ from rich.console import Console
 
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.cli.status import render, size
+from fedrdma_fate.wire.errors import FedRDMAError
 from tests.support.certificates import TestAuthority
 from tests.support.sites import Sites, eventually, party, start_gateways
+from tests.support.task_port import task_ports
 
 status_command = importlib.import_module("fedrdma_fate.cli.status")
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -50,6 +52,15 @@ def test_the_tables_show_peers_with_their_transport_and_why_pools_and_messages(s
     assert "send" in text
     assert "receive" in text
     assert "Not pulled yet: 1 message (2 B), " in text
+
+
+def test_the_port_for_tasks_on_other_hosts_is_shown_with_its_connections_and_refusals(tmp_path: Path) -> None:
+    with task_ports(tmp_path) as ports:
+        with pytest.raises(FedRDMAError):
+            ports.task(secret="0" * 48)
+        with ports.task():
+            text = status(ports.sites["a"].address)
+    assert f"at {ports.access['a'].address}: 1 connection; 1 refused" in text
 
 
 def test_the_document_for_programs_is_json_with_everything(sites: Sites) -> None:

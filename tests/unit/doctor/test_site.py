@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from fedrdma_fate import __version__
+from fedrdma_fate.client.access import TaskAccess
 from fedrdma_fate.doctor.gateway_status import read_status
-from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, verbs_need
-from fedrdma_fate.gateway.config.schema import parse_config
+from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, check_tasks_port, verbs_need
+from fedrdma_fate.gateway.config.schema import GatewayConfig, parse_config
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
+from tests.support.task_port import SECRET, write_access
 
 MINIMAL = {"site": "a", "parties": ["1"], "security": "off"}
 PATH = {"transport": "tcp", "up": True, "reason": "reachable by TCP", "last_error": ""}
@@ -157,3 +159,46 @@ def test_an_osx_broker_of_a_peer_is_told_with_the_latest_trouble(trouble: str, l
     assert (finding.check, finding.level) == ("OSX broker of c", level)
     assert finding.found.startswith("10.0.0.3:9370, took 7 messages")
     assert trouble in finding.found
+
+
+# --- the port for tasks on other hosts ---
+
+
+def config_with_port(path: Path) -> GatewayConfig:
+    tls = {"certificate": "a.pem", "key": "a.key", "authorities": ["ca.pem"]}
+    listen = {"tasks": "10.0.0.5:9372"}
+    return parse_config({**MINIMAL, "security": "mtls", "tls": tls, "listen": listen, "tasks_access": str(path)})
+
+
+def test_without_a_port_for_tasks_on_other_hosts_there_is_nothing_to_say() -> None:
+    assert check_tasks_port(parse_config(MINIMAL), lambda _access: pytest.fail("it was asked")) is None
+
+
+def test_that_tasks_on_other_hosts_get_in_is_tried_with_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "access.json"
+    write_access(TaskAccess("10.0.0.5:9372", "a", SECRET, "PEM"), path)
+    asked: list[str] = []
+
+    finding = check_tasks_port(config_with_port(path), lambda access: asked.append(access.address) or b"{}")
+
+    assert finding is not None
+    assert (finding.level, asked) == ("ok", ["10.0.0.5:9372"])
+    assert "10.0.0.5:9372" in finding.found
+    assert SECRET not in finding.found
+
+
+def test_why_tasks_on_other_hosts_do_not_get_in_is_an_error_with_its_code(tmp_path: Path) -> None:
+    path = tmp_path / "access.json"
+    config = config_with_port(path)
+
+    def refuse(_access: TaskAccess) -> bytes:
+        raise GatewayError(ErrorCode.NO_TASK_ACCESS, "it has another secret.", "Copy the file.")
+
+    absent = check_tasks_port(config, refuse)
+    write_access(TaskAccess("10.0.0.5:9372", "a", SECRET, "PEM"), path)
+    refused = check_tasks_port(config, refuse)
+
+    assert absent is not None
+    assert refused is not None
+    assert (absent.level, refused.level) == ("error", "error")
+    assert "[FR624]" in refused.found
