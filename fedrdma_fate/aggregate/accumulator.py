@@ -16,6 +16,7 @@ The mark: number of the update (from 1), number of the block, and what is being 
 
 from __future__ import annotations
 
+import bisect
 import enum
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -90,6 +91,7 @@ class Accumulator:
         self._sums = [_items(memory, first, block) for block in self._blocks]
         # what was rounded away, where that is kept
         self._lost = [_items(memory, PLANES_AT, block) for block in self._blocks] if is_compensated else []
+        self._scratch: Floats | None = None
 
     def add(self, number: int, update: memoryview, first: int, parties: int = 0) -> None:
         """Add an update, or go on with it where somebody has begun; what is in already is not added again.
@@ -143,6 +145,48 @@ class Accumulator:
                 continue
             self._adder.finish(sums, self._aside[: block.items])
             self._commit(_FINISH, number)
+
+    def add_last(self, total: Accumulator, update: memoryview, first: int, span: range, parties: int = 0) -> None:
+        """Write what this sum is with an update to another one, finished, of the blocks that begin in some bytes.
+
+        Nothing changes here, so it may be done again, with the same update or with another one. When all of it is done,
+        `be_finished` is to be called there.
+
+        Args:
+            total: of the same planes; holds anything there.
+            update: the bytes it lies in.
+            first: where in them its first plane begins.
+            span: bytes behind that; blocks that begin in there have to lie in `update`, the others need not yet.
+            parties: as in `add`.
+
+        Raises:
+            UnfitError: it cannot be added; `total` holds anything there.
+            ValueError: this sum is not exact, or is being added to, or finished.
+        """
+        if not isinstance(self._adder, Exact):
+            raise ValueError("only to an exact sum the last update is added so")
+        mark = self._read()
+        if mark.block != len(self._blocks) or mark.step is not _Step.ADD or mark.update in (0, _FINISH):
+            raise ValueError(f"the sum is not to be added to: {mark}")
+        if self._scratch is None:
+            self._scratch = np.empty(BLOCK_ITEMS)
+        for number in range(self._first_block(span.start), self._first_block(span.stop)):
+            block, sums, result = self._blocks[number], self._sums[number], total._sums[number]
+            values, sum_of_both = _items(update, first, block), result if block.whole else self._scratch[: block.items]
+            if parties:
+                self._adder.merge(sums, values, sum_of_both, whole=block.whole, parties=parties)
+            else:
+                self._adder.add(sums, values, sum_of_both, whole=block.whole)
+            if not block.whole:
+                self._adder.finish(sum_of_both, result)
+
+    def be_finished(self) -> None:
+        """All of it was written by `add_last` of another one."""
+        self._set(_FINISH, len(self._blocks), _Step.ADD)
+
+    def _first_block(self, offset: int) -> int:
+        """The first one that begins there or behind."""
+        return bisect.bisect_left(self._blocks, offset, key=lambda block: block.offset)
 
     def _begin(self, number: int) -> bool:
         """Whether all of the update is in already; else it is begun, or goes on."""

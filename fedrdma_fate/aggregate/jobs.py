@@ -54,6 +54,30 @@ class Add(_Message, frozen=True, tag="add"):
     parties: int = 0
 
 
+class AddLast(_Message, frozen=True, tag="add-last"):
+    """Add a piece of the last update, which may still be coming: what the sum is with it is written to its total.
+
+    Attributes:
+        sum_id: of the sum, which does not change.
+        total_id: of the total, which was begun as a sum is.
+        offset: where its planes begin in the file whose descriptor comes with this.
+        start: of the blocks that begin in these bytes behind there.
+        end: see `start`.
+        keep_mapped: as in `Add`.
+        parties: as in `Add`.
+        is_end: the total is whole by this: sum and total are unmapped, as by `End`.
+    """
+
+    sum_id: int
+    total_id: int
+    offset: int
+    start: int
+    end: int
+    keep_mapped: bool
+    parties: int = 0
+    is_end: bool = False
+
+
 class Finish(_Message, frozen=True, tag="finish"):
     """Make float64 of what was added to a sum."""
 
@@ -86,7 +110,7 @@ class Unmapped(_Message, frozen=True, tag="unmapped"):
     """The file that a notice names is not mapped here any more: the same as a job, with its descriptor."""
 
 
-Job = Begin | Add | Finish | End
+Job = Begin | Add | AddLast | Finish | End
 JobAnswer = Done | Unfit | Unmapped
 
 _encoder = msgspec.msgpack.Encoder()

@@ -17,6 +17,7 @@ import msgspec
 from fedrdma_fate.aggregate.jobs import (
     LENGTH_PREFIX,
     Add,
+    AddLast,
     Begin,
     Done,
     End,
@@ -115,13 +116,20 @@ class WorkerHandle:
             with contextlib.suppress(OSError):
                 self._start()
 
-    async def do(self, job: Add | Finish | End, target: OpenSum, descriptor: int | None = None) -> JobAnswer:
+    async def do(
+        self,
+        job: Add | AddLast | Finish | End,
+        target: OpenSum,
+        descriptor: int | None = None,
+        total: OpenSum | None = None,
+    ) -> JobAnswer:
         """Have a job done, by another worker where the first one ends over it. Not to be cancelled in the middle.
 
         Args:
             job: what to do.
             target: the sum it is about.
             descriptor: what the job needs.
+            total: of `AddLast`, the other one that it is about.
 
         Raises:
             WorkerLostError: no worker could do it.
@@ -138,9 +146,10 @@ class WorkerHandle:
                     if self._connection is None:
                         self._start()
                     seconds = ANSWER_SECONDS + target.begin.length / LEAST_BYTES_PER_SECOND
-                    if target.mapped_by != self._run:
-                        await self._call(target.begin, target.descriptor, seconds)
-                        target.mapped_by = self._run
+                    for each in (target,) if total is None else (target, total):
+                        if each.mapped_by != self._run:
+                            await self._call(each.begin, each.descriptor, seconds)
+                            each.mapped_by = self._run
                     began = time.monotonic()
                     answer = await self._call(job, descriptor, seconds)
                     if isinstance(job, Add):

@@ -24,6 +24,7 @@ from fedrdma_fate.aggregate.arithmetic import UnfitError, adder_for
 from fedrdma_fate.aggregate.jobs import (
     LENGTH_PREFIX,
     Add,
+    AddLast,
     Begin,
     Done,
     End,
@@ -106,14 +107,14 @@ class Worker:
                 self._sums[job.sum_id] = _Sum(job, descriptors[0])
             case Add():
                 return self._add(job, descriptors[0])
+            case AddLast():
+                return self._add_last(job, descriptors[0])
             case Finish():
                 accumulator = self._sums[job.sum_id].accumulator
                 assert accumulator is not None
                 accumulator.finish()
             case End():
-                its = self._sums.pop(job.sum_id)
-                its.let_go()
-                self._over.append(its)
+                self._end(job.sum_id)
         return Done()
 
     def tidy(self) -> None:
@@ -155,6 +156,29 @@ class Worker:
         except UnfitError as error:
             return Unfit(str(error))
         return Done(began)
+
+    def _add_last(self, job: AddLast, descriptor: int) -> JobAnswer:
+        sum_, total = self._sums[job.sum_id], self._sums[job.total_id].accumulator
+        assert sum_.accumulator is not None
+        assert total is not None
+        update = self._map(descriptor, keep=job.keep_mapped)
+        if not 0 <= job.offset <= len(update) - sum_.planes_bytes:
+            return Unfit("its arrays do not lie in the file")
+        began = time.monotonic()
+        try:
+            sum_.accumulator.add_last(total, update, job.offset, range(job.start, job.end), job.parties)
+        except UnfitError as error:
+            return Unfit(str(error))
+        if job.is_end:
+            total.be_finished()
+            self._end(job.total_id)
+            self._end(job.sum_id)
+        return Done(began)
+
+    def _end(self, sum_id: int) -> None:
+        its = self._sums.pop(sum_id)
+        its.let_go()
+        self._over.append(its)
 
     def _known(self, name: FileName) -> _File | None:
         self._used.add(name)

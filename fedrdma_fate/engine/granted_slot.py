@@ -52,7 +52,7 @@ class Granted:
         announced: an immediate came before the offer.
         early: immediates of chunks that did, each with when: seen all at once, they would look like a burst. No more
             than the slot has bytes, nor than MOST_EARLY_CHUNKS on the link.
-        early_writes: chunks without immediate that did, of which a tag has spoken; they count as well.
+        early_writes: chunks without immediate that did, of which a tag has spoken, and so they count; or hints.
         header: came by a datagram before the offer.
         looks: how often polling has seen a header here that does not parse.
         started: when the offer came.

@@ -367,7 +367,12 @@ class IncomingTransfers:
         if granted.receiver is not None:
             actions = granted.receiver.on_landed(landed.offset, landed.length, landed.digest)
             self._carry_out(grant, granted, actions, now)
-        elif landed.digest in (TAGGED, MISTAGGED) and self._has_room_for_early():
+        elif landed.digest in (TAGGED, MISTAGGED):
+            if self._has_room_for_early():
+                granted.early_writes.append(landed)
+        elif self._early_chunks < MOST_EARLY_CHUNKS:
+            # a hint: without it nothing is told of how far the payload has landed
+            self._early_chunks += 1
             granted.early_writes.append(landed)
 
     def on_abort(self, transfer: int, code: ErrorCode, reason: str, now: float) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
+from fedrdma_fate.gateway.coming_updates import ComingUpdates
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.link_sharing import Direction, LinkSharing, ToldShare
@@ -131,6 +132,7 @@ class GatewayContext:
         send_sharing: the link by which this site sends to them.
         summand_grants: which updates of sums may come now.
         sum_orders: what sites were asked to sum.
+        coming_updates: how far messages lie in their slots.
     """
 
     config: GatewayConfig
@@ -165,6 +167,7 @@ class GatewayContext:
     send_sharing: SendSharing = dataclasses.field(init=False)
     summand_grants: SummandGrants = dataclasses.field(default_factory=SummandGrants)
     sum_orders: StandingSumOrders = dataclasses.field(default_factory=StandingSumOrders)
+    coming_updates: ComingUpdates = dataclasses.field(default_factory=ComingUpdates)
 
     def __post_init__(self) -> None:
         """What follows from the rest."""

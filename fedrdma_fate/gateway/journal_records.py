@@ -525,6 +525,20 @@ class SumGone(Record, frozen=True, tag=45):
     number: int
 
 
+class SumMoved(Record, frozen=True, tag=62):
+    """A sum lies in another slot now, finished; written together with that its last update is in.
+
+    Attributes:
+        number: of the sum.
+        offset: where in the receive region its slot starts.
+        length: of the slot.
+    """
+
+    number: int
+    offset: int
+    length: int
+
+
 class SumMerging(Record, frozen=True, tag=58):
     """Some of the sum of a site may be in the sum from now on.
 
@@ -585,7 +599,7 @@ ReceiveRecord = (
     | ComingSealed
     | Stopped
 )
-SumRecord = SumBegan | SumAdding | SumAdded | SumMerging | SumMerged | SumClosed | SumHanded | SumGone
+SumRecord = SumBegan | SumAdding | SumAdded | SumMerging | SumMerged | SumMoved | SumClosed | SumHanded | SumGone
 SingleRecord = Began | ReceiveRecord | SessionRecord | SendRecord | TaskRecord | SumRecord | PeerRecord
 
 

@@ -160,7 +160,7 @@ def link_settings(
         loss_share=loss_share,
         spend_holes=spend_holes,
         is_late=is_late,
-        tells_landed=config.durable,
+        tells_landed=config.durable or (config.aggregate.sums and config.aggregate.order == "exact"),
         confirms=not config.durable,
         complaints=complaints,
         site=peer.site,

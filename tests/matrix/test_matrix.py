@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedrdma_fate.engine import incoming, landing
+from fedrdma_fate.gateway.peers import saving
 from fedrdma_fate.memory.payload_copies import CopyAhead
 from fedrdma_fate.memory.spill import Spilled
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
@@ -49,6 +50,8 @@ def test_copies_on_disk_that_are_begun_while_a_message_comes_have_its_bytes(
     # as if all messages were long
     monkeypatch.setattr(incoming, "LEAST_BYTES", 1)
     monkeypatch.setattr(landing, "STEP_BYTES", 1)
+    monkeypatch.setattr(saving, "LEAST_AHEAD_BYTES", 1)
+    monkeypatch.setattr(saving, "AHEAD_STEP_BYTES", 1)
     begun, finished, other_bytes = 0, 0, list[str]()
     real_write, real_finish = CopyAhead.write, CopyAhead.finish
 

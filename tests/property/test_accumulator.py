@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from fedrdma_fate.aggregate import accumulator
 from fedrdma_fate.aggregate.accumulator import Accumulator
 from fedrdma_fate.aggregate.arithmetic import UnfitError, adder_for
-from fedrdma_fate.aggregate.place import PLANES_AT, accumulator_bytes, half_in, planes_at
+from fedrdma_fate.aggregate.place import MARK_BYTES, PLANES_AT, accumulator_bytes, half_in, planes_at
 from fedrdma_fate.core.fold import Order
 from fedrdma_fate.wire.frames import Party
 from fedrdma_fate.wire.summand import planes_bytes, planes_of
@@ -230,6 +231,73 @@ def test_only_exact_sums_are_merged() -> None:
         sums = Accumulator(memoryview(memory), PLANES, adder_for(order, 4))
         with pytest.raises(ValueError, match="only exact"):
             sums.add(1, memoryview(partial), PLANES_AT, 2)
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32), st.booleans())
+def test_a_last_update_that_is_added_in_pieces_elsewhere_leaves_the_bits_of_adding_it_though_whoever_does_it_dies(
+    seed: int, of_a_site: bool
+) -> None:
+    chance, updates, length = random.Random(seed), masked(SHAPES, 5, seed), planes_bytes(SHAPES)
+    memory = unfinished(updates[:2] if of_a_site else updates[:4], 5)
+    before = bytes(memory)
+    last = memoryview(unfinished(updates[2:], 5) if of_a_site else written(updates[4], Party("host", "1")))
+    total = bytearray(b"\xa5" * len(memory))
+    total[:MARK_BYTES] = bytes(MARK_BYTES)
+
+    def add(start: int, end: int) -> None:
+        """By a new process, which knows nothing but what lies there."""
+        sums, into = (Accumulator(memoryview(each), PLANES, adder_for(Order.EXACT, 5)) for each in (memory, total))
+        first, parties = (PLANES_AT, 3) if of_a_site else (0, 0)
+        sums.add_last(into, last, first, range(start, end), parties)
+
+    ends = sorted({0, length, *(chance.randrange(length) for _ in range(3))}, reverse=True)
+    for end, start in itertools.pairwise(ends):
+        # some of it is done by one that dies, perhaps of an update that has other bytes then
+        add(chance.randrange(start, end), end)
+        add(start, end)
+    into = Accumulator(memoryview(total), PLANES, adder_for(Order.EXACT, 5))
+    into.be_finished()
+    into.finish()
+
+    assert bits(pairs_in(memoryview(total)[PLANES_AT:], SHAPES)) == bits(summed(updates, Order.EXACT))
+    assert bytes(memory) == before
+
+
+def test_a_last_update_that_is_unfit_leaves_the_sum_as_it_was() -> None:
+    updates = masked(SHAPES, 3, 2)
+    updates[2][0][0][0] = np.nan
+    memory, total = unfinished(updates[:2], 3), bytearray(accumulator_bytes(Order.EXACT, planes_bytes(SHAPES)))
+    before = bytes(memory)
+    sums, into = (Accumulator(memoryview(each), PLANES, adder_for(Order.EXACT, 3)) for each in (memory, total))
+    last = memoryview(written(updates[2], Party("host", "1")))
+
+    with pytest.raises(UnfitError):
+        sums.add_last(into, last, 0, range(planes_bytes(SHAPES)))
+    assert bytes(memory) == before
+    sums.finish()
+    found = pairs_in(memoryview(memory)[PLANES_AT:], SHAPES)
+    assert bits(found) == bits(summed(updates, Order.EXACT, bad=frozenset({2})))
+
+
+@pytest.mark.parametrize("order", [Order.RANK, Order.ARRIVAL])
+def test_only_to_an_exact_sum_an_update_is_added_while_it_comes(order: Order) -> None:
+    memory = bytearray(accumulator_bytes(order, planes_bytes(SHAPES)))
+    sums = Accumulator(memoryview(memory), PLANES, adder_for(order, 2))
+    with pytest.raises(ValueError, match="only to an exact sum"):
+        sums.add_last(sums, memoryview(b""), 0, range(1))
+
+
+def test_a_last_update_is_not_added_to_a_sum_in_which_others_are_not_whole() -> None:
+    memory = bytearray(accumulator_bytes(Order.EXACT, planes_bytes(SHAPES)))
+    sums = Accumulator(memoryview(memory), PLANES, adder_for(Order.EXACT, 2))
+    update = memoryview(written(masked(SHAPES, 1, 0)[0], Party("host", "1")))
+    with pytest.raises(ValueError, match="not to be added to"):
+        sums.add_last(sums, update, 0, range(1))
+    sums.add(1, update, 0)
+    sums.finish()
+    with pytest.raises(ValueError, match="not to be added to"):
+        sums.add_last(sums, update, 0, range(1))
 
 
 def test_an_update_out_of_turn_is_refused() -> None:

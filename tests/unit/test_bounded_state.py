@@ -154,6 +154,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/site_sums.py:_SiteSum": "_missing _kept _ready _parts",
         "gateway/summand_grants.py:ExpectedUpdates": "_keys _coming _held",
         "gateway/summand_grants.py:SummandGrants": "_sum_of",
+        "gateway/coming_updates.py:ComingUpdates": "_listeners",
         "gateway/journal/kept_sums.py:KeptSum": "added",
     },
     "by the receive region: each sum has a slot of it": {"gateway/journal/kept_sums.py:KeptSums": "_sums"},
@@ -233,6 +234,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "links that are being connected or are connected, of peers that are configured": {
         "transport/udp/listening.py:UdpListener": "_expected _followed",
     },
+    "by the slots of the receive region": {"gateway/coming_updates.py:ComingUpdates": "_told"},
     "MOST_EARLY_CHUNKS of a link": {"engine/granted_slot.py:Granted": "early early_writes"},
     "_ENDED": {"engine/incoming.py:IncomingTransfers": "_ended"},
     "_REMEMBERED": {"engine/openings.py:Openings": "_broken"},

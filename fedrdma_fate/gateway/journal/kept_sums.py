@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import msgspec
+
 from fedrdma_fate.gateway.journal_records import (
     SumAdded,
     SumAdding,
@@ -14,6 +16,7 @@ from fedrdma_fate.gateway.journal_records import (
     SumHanded,
     SumMerged,
     SumMerging,
+    SumMoved,
     SumRecord,
 )
 
@@ -23,7 +26,7 @@ class KeptSum:
     """One sum.
 
     Attributes:
-        began: whose it is, and where it lies.
+        began: whose it is, and where it lies by now.
         added: who is in it, in the order in which they came in.
         adding: of whom some may be in it, and how much, only the slot says.
         closed: nothing more is added.
@@ -91,6 +94,8 @@ class KeptSums:
                 kept.adding = None
                 if not kept.parties_in & {party for party, _ in record.weights}:
                     kept.added.append(record)
+            case SumMoved():
+                kept.began = msgspec.structs.replace(kept.began, offset=record.offset, length=record.length)
             case SumClosed():
                 kept.adding, kept.closed = None, record
             case SumHanded():

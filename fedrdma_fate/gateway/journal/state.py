@@ -48,6 +48,7 @@ from fedrdma_fate.gateway.journal_records import (
     SumHanded,
     SumMerged,
     SumMerging,
+    SumMoved,
     Together,
     Told,
     Undelivered,
@@ -197,7 +198,7 @@ class JournalState:
                 self.tasks.pop(client, None)
             case SumBegan() | SumAdding() | SumAdded() | SumClosed() | SumHanded() | SumGone():
                 self.sums.apply(record)
-            case SumMerging() | SumMerged():
+            case SumMerging() | SumMerged() | SumMoved():
                 self.sums.apply(record)
             case Joined(session=session, party=party, parties=parties):
                 if self.sessions.is_closed(session, party):

@@ -326,6 +326,7 @@ class Receiving:
 
     def _take_back(self, slot: Slot) -> Lease:
         self.saving.drop_ahead(slot)
+        self._context.coming_updates.gone(slot)
         grant = self._granted.pop(slot.offset)
         self.kept.take_told(grant.number)
         self._asked_by.pop(grant.asked_by, None)
@@ -384,7 +385,9 @@ class Receiving:
     def landed(self, told: PayloadLanded) -> None:
         """So much of a payload lies in its slot."""
         if self._is_coming(told.slot, told.offer):
-            self.saving.landed(told)
+            if self._context.journal.is_durable:
+                self.saving.landed(told)
+            self._context.coming_updates.landed(told)
 
     def sealed(self, begun: TransferSealed) -> None:
         """What comes into this slot lies there as sealed."""
@@ -449,6 +452,7 @@ class Receiving:
     def received(self, offer: Offer, slot: Slot, payload_at: int, stats: TransferStats, missing: Ranges = ()) -> None:
         """A payload lies in its slot, whole, but for what may be missing."""
         ahead_copy = self.saving.take_ahead(slot)
+        self._context.coming_updates.came(slot)
         lease = self._take_back(slot)
         # what says that it has come, says that it is coming no more
         self.kept.received(slot)

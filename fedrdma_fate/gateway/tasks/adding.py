@@ -10,6 +10,7 @@ from fedrdma_fate.client.protocol import Place
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.wire.errors import MemoryPoolError
+from fedrdma_fate.wire.frames import MessageKind
 from fedrdma_fate.wire.site_sum import SITE_SUM_END_BYTES, SiteSum, decode_site_sum, site_sum_footer_bytes
 from fedrdma_fate.wire.summand import END_BYTES, NoSummandError, Summand, decode_footer, footer_bytes
 
@@ -62,9 +63,17 @@ def read_summand(message: Message, descriptor: int, offset: int) -> tuple[Summan
     Raises:
         CannotAddError: it is no summand.
     """
-    total = message.total_bytes
+    return summand_at(descriptor, offset, message.total_bytes, message.kind)
+
+
+def summand_at(descriptor: int, offset: int, total: int, kind: MessageKind) -> tuple[Summand, int]:
+    """The same of a payload of so many bytes, of which the end alone has to lie there.
+
+    Raises:
+        CannotAddError: it is no summand.
+    """
     try:
-        if total < END_BYTES or message.kind != "object":
+        if total < END_BYTES or kind != "object":
             raise NoSummandError("it has no footer")
         length = footer_bytes(os.pread(descriptor, END_BYTES, offset + total - END_BYTES))
         if length > total:
@@ -80,9 +89,19 @@ def read_site_sum(message: Message, descriptor: int, offset: int) -> tuple[SiteS
     Raises:
         CannotAddError: it is none.
     """
-    total = message.total_bytes
+    if message.missing:
+        raise CannotAddError("it is no sum of a site: some of it is missing")
+    return site_sum_at(descriptor, offset, message.total_bytes)
+
+
+def site_sum_at(descriptor: int, offset: int, total: int) -> tuple[SiteSum, int]:
+    """As `summand_at`, of the sum of a site.
+
+    Raises:
+        CannotAddError: it is none.
+    """
     try:
-        if total < SITE_SUM_END_BYTES or message.missing:
+        if total < SITE_SUM_END_BYTES:
             raise NoSummandError("it has no footer")
         end = os.pread(descriptor, SITE_SUM_END_BYTES, offset + total - SITE_SUM_END_BYTES)
         length = site_sum_footer_bytes(end)

@@ -7,13 +7,14 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from fedrdma_fate.aggregate.jobs import Add, Unfit
+from fedrdma_fate.aggregate.jobs import Add, JobAnswer, Unfit
 from fedrdma_fate.aggregate.worker import WorkerLostError
 from fedrdma_fate.core.fold import Fold
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import EndedTogether, Pulled, SumMerged, SumMerging
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, note_added, read_site_sum
+from fedrdma_fate.gateway.tasks.last_addition import LastAddition
 from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
 from fedrdma_fate.gateway.tasks.sum_slot import SumSlot
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
@@ -27,7 +28,13 @@ class Merging:
     """Those of one sum. Belongs to the event loop's thread."""
 
     def __init__(
-        self, context: GatewayContext, keys: Sequence[MessageKey], fold: Fold, slot: SumSlot, ordered: OrderedSums
+        self,
+        context: GatewayContext,
+        keys: Sequence[MessageKey],
+        fold: Fold,
+        slot: SumSlot,
+        ordered: OrderedSums,
+        last: LastAddition,
     ) -> None:
         """
         Args:
@@ -36,12 +43,14 @@ class Merging:
             fold: who is in it.
             slot: where it is added up.
             ordered: what was asked for.
+            last: what is added of one while it comes.
         """
         self._context = context
         self._keys = keys
         self._fold = fold
         self._slot = slot
         self._ordered = ordered
+        self._last = last
         self._here: dict[int, tuple[Message, SiteSum]] = {}
 
     async def came(
@@ -106,11 +115,13 @@ class Merging:
             self._context.trace.get(each, message.total_bytes)
         with journal.together():
             journal.write(
+                *self._slot.moved(),
                 *(Pulled(each) for each in (key, *keys)),
                 SumMerged(self._slot.number, tuple(weights.items()), message.origin, transfers),
                 EndedTogether(message.origin, transfers),
             )
             message.note_gone()
+        self._slot.leave_former()
         message.discard()
         for each in keys:
             self._context.mailbox.sessions.note_pull(each, is_recorded=False)
@@ -132,16 +143,18 @@ class Merging:
             if objection := self._fold.objection(site_sum.parts[0].weight):
                 raise CannotAddError(objection)
             slot = await self._slot.make_room(site_sum.shapes)
-            opened = await self._slot.map()
-            number = self._fold.additions + 1
-            self._context.journal.write(SumMerging(self._slot.number, message.key))
             started = time.monotonic()
-            job = Add(self._slot.number, number, offset + first, place != "spilled", parties)
-            try:
-                answer = await self._slot.do(job, opened, descriptor)
-            except WorkerLostError as error:
-                self._slot.leave_if_closed()
-                raise CannotAddError(str(error)) from error
+            answer: JobAnswer | None = await self._last.complete(message, descriptor, offset + first, site_sum)
+            if answer is None:
+                opened = await self._slot.map()
+                number = self._fold.additions + 1
+                self._context.journal.write(SumMerging(self._slot.number, message.key))
+                job = Add(self._slot.number, number, offset + first, place != "spilled", parties)
+                try:
+                    answer = await self._slot.do(job, opened, descriptor)
+                except WorkerLostError as error:
+                    self._slot.leave_if_closed()
+                    raise CannotAddError(str(error)) from error
         finally:
             os.close(descriptor)
         if isinstance(answer, Unfit):

@@ -136,6 +136,17 @@ class OrderedSums:
         """Whose updates are in it, by their numbers."""
         return tuple(self._number_of[part.party] for part in site_sum.parts)
 
+    def parties_named(self, site_sum: SiteSum) -> tuple[int, ...]:
+        """The same of one that was not checked.
+
+        Raises:
+            CannotAddError: it names others.
+        """
+        numbers = tuple(self._number_of.get(part.party, -1) for part in site_sum.parts)
+        if -1 in numbers:
+            raise CannotAddError("it names a party that is not in this sum")
+        return numbers
+
     def merged(self, key: MessageKey, transfers: Sequence[int]) -> None:
         """A sum is in, and by it these messages."""
         order = self._orders.pop(key)

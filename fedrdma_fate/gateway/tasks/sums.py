@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from fedrdma_fate.aggregate.jobs import Add, Finish, Unfit
+from fedrdma_fate.aggregate.jobs import Add, Finish, JobAnswer, Unfit
 from fedrdma_fate.aggregate.skmsg import make_notices
 from fedrdma_fate.aggregate.worker import WorkerLostError
 from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
@@ -29,6 +29,7 @@ from fedrdma_fate.gateway.journal_records import Pulled, SumAdded, SumAdding, Su
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.summand_grants import ExpectedUpdates
 from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, note_added, read_summand
+from fedrdma_fate.gateway.tasks.last_addition import LastAddition
 from fedrdma_fate.gateway.tasks.merging import Merging
 from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
 from fedrdma_fate.gateway.tasks.returning import EarlierSum
@@ -100,7 +101,7 @@ class Sums:
                 expected=False,
             )
         self._workers.enter()
-        slot = SumSlot(self._context, self._workers, next(self._ids), keys, client, earlier)
+        slot = SumSlot(self._context, self._workers, self._ids, keys, client, earlier)
         running = _RunningSum(self._context, self._workers, self._checkpoints, slot, keys, timeout)
         if earlier is not None:
             running.go_on_with(earlier)
@@ -181,7 +182,8 @@ class _RunningSum:
         self._expected = False
         self._expected_updates: ExpectedUpdates | None = None
         self._ordered = OrderedSums(context, keys)
-        self._merging = Merging(context, keys, self._fold, slot, self._ordered)
+        self._last = LastAddition(context, keys, self._fold, slot, self._ordered)
+        self._merging = Merging(context, keys, self._fold, slot, self._ordered, self._last)
         self._first_sum: MessageKey | None = None
 
     def go_on_with(self, earlier: EarlierSum) -> None:
@@ -262,6 +264,7 @@ class _RunningSum:
         finally:
             await self._put_back()
             self._ordered.close()
+            await self._last.drop()
             await self._slot.let_go()
 
     async def _outcome(self) -> SumOutcome | NotSummed:
@@ -271,14 +274,14 @@ class _RunningSum:
         slot = self._slot
         self._context.journal.write(SumClosed(slot.number, fold.reason, self._half, self._half_weight))
         unfinished = None
-        if self._half is None:
+        if self._half is None and not slot.is_finished:
             try:
                 await slot.do(Finish(slot.number), await slot.map())
             except (WorkerLostError, CannotAddError) as error:
                 slot.leave_if_closed()
                 logger.warning("a sum is left to its task to be finished: %s", error)
                 unfinished = Unfinished(slot.order_name)
-        else:
+        elif self._half is not None:
             weight = fold.weight({self._half: self._half_weight})
             unfinished = Unfinished(slot.order_name, self._half, weight)
         await slot.unmap()
@@ -305,6 +308,7 @@ class _RunningSum:
 
     async def _wait_for_more(self, gone: asyncio.Task[bool]) -> None:
         """Until an update is here, or nobody waits for it any more."""
+        self._last.look()
         wanted = self._fold.awaited[:1] if self._fold.order is Order.RANK else self._fold.awaited
         if self._first is not None:
             # some of it may be in
@@ -414,10 +418,10 @@ class _RunningSum:
         self._context.trace.get(message.key, message.total_bytes)
         del self._here[party]
         with self._context.journal.together():
-            self._context.journal.write(
-                Pulled(message.key), SumAdded(self._slot.number, party, weight, message.origin, message.transfer)
-            )
+            added = SumAdded(self._slot.number, party, weight, message.origin, message.transfer)
+            self._context.journal.write(*self._slot.moved(), Pulled(message.key), added)
             message.note_gone()
+        self._slot.leave_former()
         message.discard()
         if self._expected_updates is not None:
             self._expected_updates.added(message.key)
@@ -443,18 +447,20 @@ class _RunningSum:
             summand, first = read_summand(message, descriptor, offset)
             self._check(party, summand)
             slot = await self._slot.make_room(summand.shapes)
-            opened = await self._slot.map()
-            number = self._fold.additions + 1
-            self._context.journal.write(SumAdding(self._slot.number, party))
             started = time.monotonic()
-            job = Add(self._slot.number, number, offset + first, place != "spilled")
-            try:
-                answer = await self._slot.do(job, opened, descriptor)
-            except WorkerLostError as error:
-                self._slot.leave_if_closed()
-                if number > 1 and self._slot.is_half_in(number):
-                    self._half, self._half_weight = party, summand.weight
-                raise CannotAddError(str(error)) from error
+            answer: JobAnswer | None = await self._last.complete(message, descriptor, offset + first, summand)
+            if answer is None:
+                opened = await self._slot.map()
+                number = self._fold.additions + 1
+                self._context.journal.write(SumAdding(self._slot.number, party))
+                job = Add(self._slot.number, number, offset + first, place != "spilled")
+                try:
+                    answer = await self._slot.do(job, opened, descriptor)
+                except WorkerLostError as error:
+                    self._slot.leave_if_closed()
+                    if number > 1 and self._slot.is_half_in(number):
+                        self._half, self._half_weight = party, summand.weight
+                    raise CannotAddError(str(error)) from error
         finally:
             os.close(descriptor)
         if isinstance(answer, Unfit):

@@ -31,6 +31,8 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Scenario]
     """
     monkeypatch.setattr(incoming, "LEAST_BYTES", 1)
     monkeypatch.setattr(landing, "STEP_BYTES", 4096)
+    monkeypatch.setattr(saving, "LEAST_AHEAD_BYTES", 1)
+    monkeypatch.setattr(saving, "AHEAD_STEP_BYTES", 4096)
 
     async def run(scenario: Scenario) -> None:
         twin = KeptTwin(tmp_path, durable=True, chunk=4096, transport="tcp")
