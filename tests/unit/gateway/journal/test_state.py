@@ -44,6 +44,7 @@ from fedrdma_fate.gateway.journal_records import (
     SumHanded,
     SumMerged,
     SumMerging,
+    SumMoved,
     Told,
     Undelivered,
     Unleased,
@@ -116,6 +117,7 @@ records = st.one_of(
     st.builds(SumMerging, transfers, st.none() | keys),
     st.builds(SumMerged, transfers, st.just(((1, 0.5), (2, None))), sites, st.just((7, 8))),
     st.builds(SumClosed, transfers, st.just("why"), st.none() | st.just(1)),
+    st.builds(SumMoved, transfers, st.sampled_from((4096, 8192)), st.just(4096)),
     st.builds(SumHanded, transfers, st.sampled_from((0, 2)), st.just(3)),
     st.builds(SumGone, transfers),
     st.builds(Met, sites, names),
@@ -206,3 +208,18 @@ def test_a_sum_that_its_task_has_not_got_is_handed_to_it_again() -> None:
     state.apply(SumHanded(1, 0, 0))
     assert [kept.handed for kept in state.sums] == [None]
     assert list(state.records()) == [began]
+
+
+def test_a_sum_lies_where_it_was_moved_to_with_all_that_is_in_it() -> None:
+    state = JournalState()
+    keys = tuple(MessageKey("s", "m", "t", source, B) for source in (A, Party("host", "3")))
+    began, added = SumBegan(1, "c", keys, "exact", ((2,),), 0, 4096), SumAdded(1, 0, 1.0, "b", 7)
+    for record in (began, added, SumMoved(1, 8192, 4096), SumAdded(1, 1, 1.0, "b", 8)):
+        state.apply(record)
+    (kept,) = state.sums
+    assert (kept.began.offset, kept.began.length, kept.parties_in) == (8192, 4096, {0, 1})
+    # and so does what the journal is made short to
+    again = JournalState()
+    for record in kept.records():
+        again.apply(record)
+    assert list(again.sums) == [kept]
