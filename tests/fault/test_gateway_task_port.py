@@ -39,6 +39,7 @@ from fedrdma_fate.fate.gateway_client import GatewayConnector
 from fedrdma_fate.gateway.peers.newcomers import MOST_NEWCOMERS
 from fedrdma_fate.gateway.tasks import port
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
+from fedrdma_fate.wire.frames import Party
 from tests.support.raw_task import code_of
 from tests.support.sites import eventually, party
 from tests.support.task_port import (
@@ -61,10 +62,10 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskPorts]:
         yield running
 
 
-def push(client: GatewayClient, name: str, body: bytes = LARGE) -> None:
+def push(client: GatewayClient, name: str, body: bytes = LARGE, to: Party = B) -> None:
     lease = client.lease(len(body))
     lease.buffer[:] = body
-    lease.commit(name, "t", [B], "object")
+    lease.commit(name, "t", [to], "object")
 
 
 def code_raised(ports: TaskPorts, **changes: str) -> str:
@@ -302,6 +303,47 @@ def test_a_flood_of_newcomers_is_bounded_and_keeps_no_task_out(ports: TaskPorts)
             each.close()
 
 
+def connections_at(ports: TaskPorts) -> int:
+    """Ends of connections that belong to the gateway, which runs in this process."""
+    number, found = ports.access["a"].host_and_port[1], 0
+    for entry in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        local, _, state, *_ = entry.split()[1:]
+        # whoever has no inode is of no process any more
+        found += int(local.rpartition(":")[2], 16) == number and state != "0A" and entry.split()[9] != "0"
+    return found
+
+
+@pytest.mark.parametrize("first", [b"", encode_message(Enter("x" * 48))], ids=["nothing", "another secret"])
+def test_who_was_refused_after_tls_and_says_no_farewell_keeps_no_connection(
+    ports: TaskPorts, first: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "ENTER_SECONDS", 0.5)
+    eventually(lambda: connections_at(ports) == 0)
+    before = int(str(ports.status()["refused"]))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    held = [context.wrap_socket(socket.create_connection(ports.access["a"].host_and_port, 5)) for _ in range(5)]
+    try:
+        for each in held:
+            each.sendall(first)
+        eventually(lambda: int(str(ports.status()["refused"])) >= before + len(held))
+        eventually(lambda: connections_at(ports) == 0)
+    finally:
+        for each in held:
+            each.close()
+
+
+def test_a_stranger_is_told_no_paths_of_the_gateways_host(ports: TaskPorts) -> None:
+    ports.files["b"].chmod(0o644)
+    try:
+        with pytest.raises(FedRDMAError) as raised:
+            ports.task("b", "exposed")
+    finally:
+        ports.files["b"].chmod(0o600)
+    assert raised.value.code is ErrorCode.NO_TASK_ACCESS
+    assert str(ports.files["b"]) not in str(raised.value)
+
+
 # -- who is let in, and does what it may not -------------------------------------------------------------------------
 
 
@@ -350,6 +392,39 @@ def test_what_is_for_tasks_of_the_gateways_host_is_refused(ports: TaskPorts, req
     remote = Remote(ports, "refused")
     assert code_of(remote.call(request_)) == ErrorCode.CLIENT_PROTOCOL.value
     remote.close()
+
+
+def ask_on(remote: Remote, request: RemoteRequest) -> None:
+    for _ in range(30):
+        remote.call(request)
+
+
+def test_pieces_that_nobody_takes_have_a_bound_and_keep_others_out_for_a_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "_MOST_LARGE", 1)
+    monkeypatch.setattr(port, "PIECE_SECONDS", 2.0)
+    with task_ports(tmp_path) as own:
+        with own.task("b", "slow") as b:
+            for name in ("left", "taken"):
+                push(b, name, to=A)
+        slow, other = Remote(own, "slow"), Remote(own, "slow")
+        left, taken = (each.call(Get(name, "t", B, 20.0)) for each, name in ((slow, "left"), (other, "taken")))
+        assert isinstance(left, GotSlot)
+        assert isinstance(taken, GotSlot)
+        for _ in range(30):
+            slow.send(Fetch(left.lease, 0, 1 << 20))
+
+        other.tls.settimeout(1.0)
+        # the kernel takes some of the others before nobody takes any more
+        with pytest.raises(TimeoutError):
+            ask_on(other, Fetch(taken.lease, 0, 1 << 20))
+
+        other.tls.settimeout(20.0)
+        assert isinstance(other.receive(), Piece)
+        eventually(lambda: own.status()["connections"] == 1)
+        slow.close()
+        other.close()
 
 
 def test_what_a_task_had_comes_back_when_its_connection_breaks(ports: TaskPorts) -> None:

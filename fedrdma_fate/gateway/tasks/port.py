@@ -24,6 +24,7 @@ from fedrdma_fate.client.protocol import (
     MOST_ENTER_BYTES,
     Done,
     Error,
+    Fetch,
     Notice,
     RemoteRequest,
     Reply,
@@ -42,7 +43,7 @@ from fedrdma_fate.gateway.tasks.remote import RemoteConversation
 from fedrdma_fate.gateway.tasks.request_reader import RequestReader
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor, WithSequel
 from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, TransportError, WireError
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode, FedRDMAError, GatewayError, TransportError, WireError
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +55,16 @@ MOST_OF_OTHER_HOSTS = 256
 and a piece that is read or written."""
 
 _MOST_LARGE = 32
-"""Pieces that are read or answered at a time, over all connections."""
+"""Pieces that are read at a time, over all connections, and as many that are answered."""
+
+PIECE_SECONDS = 60.0
+"""For a piece to come, or to be taken: as long as a host may be silent. Who stands still must not keep its place."""
 
 _BACKLOG = 128
 """Connections that the kernel completes ahead of us: twice as many as may wait to be known."""
 
 _LAST_ANSWERS_SECONDS = 1.0
-"""For requests that are being answered when the gateway ends."""
+"""For requests that are being answered when the gateway ends, and for what a connection that ends was sent."""
 
 
 class TaskMaker(Protocol):
@@ -122,6 +126,7 @@ class TaskPort:
         self._acceptor: Acceptor | None = None
         self._newcomers: Newcomers | None = None
         self._room = asyncio.Semaphore(_MOST_LARGE)
+        self._answer_room = asyncio.Semaphore(_MOST_LARGE)
         self._serving: set[asyncio.Task[None]] = set()
         self._answering = 0
         self._quiet = asyncio.Event()
@@ -207,14 +212,15 @@ class TaskPort:
         except FedRDMAError as error:
             self._refused(host, str(error))
             with contextlib.suppress(ConnectionError, IndexError):
-                opened[0].write(encode_message(error_reply(error)))
+                opened[0].write(encode_message(error_reply(self._for_strangers(error))))
         except (OSError, EOFError) as error:
             self._refused(host, f"it ended before it had entered: {error}")
         finally:
             self._newcomers.leave(newcomer)
             if not made.is_set():
                 for writer in opened:
-                    writer.close()
+                    # what was written is the kernel's; to close is to wait 30 s for a farewell, counted nowhere
+                    writer.transport.abort()
         return None
 
     async def _enter(
@@ -270,6 +276,16 @@ class TaskPort:
             )
         return access
 
+    def _for_strangers(self, error: FedRDMAError) -> FedRDMAError:
+        """What it is told who may be anybody: no paths of this host."""
+        if not isinstance(error, ConfigError):
+            return error
+        return GatewayError(
+            ErrorCode.NO_TASK_ACCESS,
+            f"the gateway of {self._site} cannot use its own file of `tasks_access`.",
+            "See its log.",
+        )
+
     def _refused(self, host: str, why: str) -> None:
         self.counts.refused += 1
         message = "refused a connection of %s to `listen.tasks`: %s"
@@ -287,11 +303,14 @@ class TaskPort:
         inner.notify = notify
         conversation = RemoteConversation(inner)
         connected = writer.get_extra_info("socket")
-        requests = RequestReader(reader, self._room, connected, decode=decode_remote_request)
+        requests = RequestReader(
+            reader, self._room, connected, decode=decode_remote_request, large_seconds=PIECE_SECONDS
+        )
         self.counts.connections += 1
         try:
             while (request := await requests.next()) is not None:
-                await self._answer(requests, conversation, request, writer, host)
+                async with self._answer_room if isinstance(request, Fetch) else contextlib.nullcontext():
+                    await self._answer(requests, conversation, request, writer, host)
         except (ConnectionError, ssl.SSLError):
             logger.debug("a connection of a task on another host ended")
         except WireError as error:
@@ -306,6 +325,8 @@ class TaskPort:
             requests.close()
             conversation.end()
             writer.close()
+            # it may never take what it was sent, nor say farewell
+            asyncio.get_running_loop().call_later(_LAST_ANSWERS_SECONDS, writer.transport.abort)
 
     async def _answer(
         self,
@@ -354,7 +375,12 @@ class TaskPort:
 async def _send(writer: asyncio.StreamWriter, reply: Reply, undo: Callable[[], object]) -> None:
     try:
         writer.write(encode_message(reply))
-        await writer.drain()
+        # drain then says that the connection is lost
+        too_long = asyncio.get_running_loop().call_later(PIECE_SECONDS, writer.transport.abort)
+        try:
+            await writer.drain()
+        finally:
+            too_long.cancel()
     except BaseException:
         undo()
         raise

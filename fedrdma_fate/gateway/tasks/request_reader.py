@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Generic, TypeVar
 
 from fedrdma_fate.client.protocol import LENGTH_PREFIX, frame_length
@@ -43,6 +44,7 @@ class RequestReader(Generic[AnyRequest]):
         connection: socket.socket | None = None,
         *,
         decode: Callable[[bytes], AnyRequest],
+        large_seconds: float | None = None,
     ) -> None:
         """
         Args:
@@ -50,11 +52,13 @@ class RequestReader(Generic[AnyRequest]):
             room: for large ones, shared with other connections; None: there is enough.
             connection: what the reader reads, to see its end by; None where all that comes is read.
             decode: parses one.
+            large_seconds: for a large one to come once it has room; None: as long as it takes.
         """
         self._reader = reader
         self._decode = decode
         self._connection = connection
         self._room = room
+        self._large_seconds = large_seconds
         self._holds_large = False
         self._large_answered = asyncio.Event()
         self._taken_large = False
@@ -108,12 +112,28 @@ class RequestReader(Generic[AnyRequest]):
                 is_large = length > LARGE_REQUEST_BYTES
                 if is_large:
                     await self._take_room()
-                await self._queue.put((self._decode(await _read_body(self._reader, length)), is_large))
+                with self._in_time() if is_large else contextlib.nullcontext():
+                    body = await _read_body(self._reader, length)
+                await self._queue.put((self._decode(body), is_large))
         except (ConnectionError, EOFError):
             logger.debug("a connection of a task broke")
         except WireError as error:
             end = error
         await self._queue.put((end, False))
+
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """What is read meanwhile has `large_seconds` to come."""
+        if self._large_seconds is None:
+            yield
+            return
+        late = WireError(ErrorCode.MALFORMED_FRAME, f"a request did not come within {self._large_seconds:g} s.")
+        # not by wait_for, which may swallow, before Python 3.12, that `close` cancels
+        timer = asyncio.get_running_loop().call_later(self._large_seconds, self._reader.set_exception, late)
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     async def _take_room(self) -> None:
         """Wait until this connection has no other large request, and others do not have too many."""

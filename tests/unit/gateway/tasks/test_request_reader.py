@@ -130,3 +130,17 @@ def test_a_large_request_that_is_cut_short_is_no_request() -> None:
             await requests.next()
 
     run(scenario())
+
+
+def test_a_large_request_that_stands_still_gives_its_room_back() -> None:
+    async def scenario() -> None:
+        room = asyncio.Semaphore(1)
+        stalled = RequestReader(connection(LARGE[:-1]), room, decode=decode_request, large_seconds=0.05)
+        with pytest.raises(WireError, match="did not come within"):
+            await stalled.next()
+        stalled.close()
+        other = RequestReader(connection(LARGE, end=True), room, decode=decode_request, large_seconds=60.0)
+        assert isinstance(await other.next(), PutInline)
+        other.close()
+
+    run(scenario())
