@@ -293,7 +293,11 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_MIXED": {"gateway/messages/mailbox.py:Mailbox": "_mixed"},
     "MOST_ENDS, but for those that calls are at": {"gateway/osx/queues.py:Queues": "_ends"},
     "MOST_QUEUES": {"gateway/messages/queue_numbers.py:QueueNumbers": "_numbers"},
-    "MOST_PUSHES": {"gateway/osx/room.py:PushRoom": "_sites", "gateway/osx/room.py:_Site": "current waiting"},
+    "MOST_PUSHES": {
+        "gateway/osx/room.py:PushRoom": "_sites",
+        "gateway/osx/room.py:_Site": "current waiting",
+        "gateway/osx/refused_pushes.py:UnreadPushes": "_waiting",
+    },
     "pops that are answered: MOST_POPS": {"gateway/osx/room.py:AnswerRoom": "_of"},
     "MOST_MEMBERS, but for those that have calls": {"gateway/osx/queues.py:Queues": "_members _released"},
     "by gRPC, which takes 8 KiB of metadata": {"gateway/osx/transport.py:_Call": "metadata"},
