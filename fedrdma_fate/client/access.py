@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import msgspec
 
@@ -37,6 +39,10 @@ class TaskAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         # it would stand in logs
         return f"TaskAccess({self.address!r}, {self.site!r})"
 
+    def __reduce__(self) -> NoReturn:
+        # a computing engine would send it in clear
+        raise TypeError("the secret of tasks stays in its file: each host reads its own")
+
     @property
     def host_and_port(self) -> tuple[str, int]:
         """Of the address.
@@ -47,7 +53,14 @@ class TaskAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ValueError(f"{self.address!r} is not host:port")
-        return host.strip("[]"), int(port)
+        host = host.strip("[]")
+        try:
+            host.encode("idna")
+        except UnicodeError as error:
+            raise ValueError(f"{self.address!r} names no host") from error
+        if _is_unspecified(host):
+            raise ValueError(f"{self.address!r} is each host's own: name the one by which others reach the gateway")
+        return host, int(port)
 
 
 def parse_access(content: bytes, path: Path) -> TaskAccess:
@@ -87,9 +100,9 @@ def access_or_none(socket: Path, path: Path) -> TaskAccess | None:
         GatewayError: NO_TASK_ACCESS where neither is here.
         ConfigError: see `read_access`.
     """
-    if socket.exists():
+    if os.path.exists(socket):
         return None
-    if not path.exists():
+    if _is_missing(path):
         raise GatewayError(
             ErrorCode.NO_TASK_ACCESS,
             f"this host has neither the gateway's socket {socket} nor the file {path}, so tasks here cannot reach it.",
@@ -97,3 +110,22 @@ def access_or_none(socket: Path, path: Path) -> TaskAccess | None:
             "gateway's host.",
         )
     return read_access(path)
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        # a name
+        return False
+
+
+def _is_missing(path: Path) -> bool:
+    """False also where that cannot be seen, as without a right to the directory: who reads it is told why."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

@@ -6,7 +6,7 @@ import socket
 import ssl
 
 from fedrdma_fate.security.credentials import peer_site
-from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode, TransportError
 
 
 def secured(connection: socket.socket, authorities: str, site: str) -> ssl.SSLSocket:
@@ -18,6 +18,7 @@ def secured(connection: socket.socket, authorities: str, site: str) -> ssl.SSLSo
         site: whose gateway it has to be.
 
     Raises:
+        ConfigError: CONFIG_BAD_VALUE: the authorities are none.
         OSError: that failed; ssl.SSLError is one.
         TransportError: TLS_REFUSED where no authority vouches for it, PEER_IDENTITY for another site's certificate.
     """
@@ -25,7 +26,14 @@ def secured(connection: socket.socket, authorities: str, site: str) -> ssl.SSLSo
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # a site is known by the URI of its certificate, wherever it is dialled
     context.check_hostname = False
-    context.load_verify_locations(cadata=authorities)
+    try:
+        context.load_verify_locations(cadata=authorities.encode())
+    except (ValueError, ssl.SSLError) as error:
+        raise ConfigError(
+            ErrorCode.CONFIG_BAD_VALUE,
+            f"`authorities` in the file of `tasks_access` are no certificates in PEM: {error}.",
+            "`fedrdma access` makes one.",
+        ) from error
     try:
         tls = context.wrap_socket(connection)
     except ssl.SSLCertVerificationError as error:

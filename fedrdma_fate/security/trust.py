@@ -58,6 +58,16 @@ class Trust:
                 return f"no revocation list of {_name(issuer)} is current, so {what} may have been revoked"
         return None
 
+    def above(self, chain: Sequence[x509.Certificate]) -> tuple[x509.Certificate, ...]:
+        """Those authorities without which a chain would not be believed: who issued it, and who issued those."""
+        needed, known = list(chain), set[x509.Certificate]()
+        while needed:
+            certificate = needed.pop()
+            found = {each for each in self.authorities if each == certificate or _has_issued(each, certificate)} - known
+            known |= found
+            needed += found
+        return tuple(each for each in self.authorities if each in known)
+
     def _lists_of(self, issuer: x509.Certificate) -> list[x509.CertificateRevocationList]:
         key = issuer.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         lists = []
@@ -75,6 +85,14 @@ class Trust:
 
 def _name(certificate: x509.Certificate) -> str:
     return certificate.subject.rfc4514_string()[:_SHOWN_CHARACTERS]
+
+
+def _has_issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, UnsupportedAlgorithm, TypeError, ValueError):
+        return False
+    return True
 
 
 def _is_signed(revoked: x509.CertificateRevocationList, issuer: x509.Certificate) -> bool:

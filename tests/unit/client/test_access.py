@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+import socket
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from fedrdma_fate.cli.access import access as command
+from fedrdma_fate.cli.main import main
 from fedrdma_fate.client.access import TaskAccess, access_or_none, read_access
 from fedrdma_fate.gateway.config.schema import parse_config
+from fedrdma_fate.security.gateway_proof import secured
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode, GatewayError
 from tests.support.certificates import TestAuthority
 from tests.support.task_port import SECRET, write_access
@@ -33,6 +36,29 @@ def test_a_file_is_read_as_it_was_written_and_its_secret_stands_in_no_log(tmp_pa
     assert SECRET not in f"{found} {found!r}"
 
 
+def test_a_secret_is_not_sent_where_a_computing_engine_sends_what_it_is_given() -> None:
+    with pytest.raises(TypeError, match="stays in its file") as raised:
+        pickle.dumps(ACCESS)
+    assert SECRET not in str(raised.value)
+    assert msgspec.structs.replace(ACCESS, site="b").secret == SECRET
+
+
+def test_a_file_that_cannot_be_looked_at_is_no_missing_one(tmp_path: Path) -> None:
+    # as a directory that its user may not enter
+    unseen = tmp_path / ("x" * 300)
+    with pytest.raises(ConfigError) as raised:
+        access_or_none(unseen, unseen)
+    assert raised.value.code is ErrorCode.TLS_FILE_UNUSABLE
+
+
+@pytest.mark.parametrize("authorities", ["", "PEM", "\u00e9"], ids=["none", "no-pem", "no-ascii"])
+def test_authorities_that_are_none_are_no_gateway_that_does_not_answer(authorities: str) -> None:
+    one, other = socket.socketpair()
+    with one, other, pytest.raises(ConfigError) as raised:
+        secured(one, authorities, "a")
+    assert raised.value.code is ErrorCode.CONFIG_BAD_VALUE
+
+
 def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "access.json"
     write_access(ACCESS, path)
@@ -51,10 +77,16 @@ def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
         msgspec.json.encode(msgspec.structs.replace(ACCESS, secret="x" * 257)),
         msgspec.json.encode(msgspec.structs.replace(ACCESS, address="10.0.0.5")),
         msgspec.json.encode(msgspec.structs.replace(ACCESS, address="10.0.0.5:99999")),
+        msgspec.json.encode(msgspec.structs.replace(ACCESS, address="0.0.0.0:9372")),
+        msgspec.json.encode(msgspec.structs.replace(ACCESS, address="[::]:9372")),
+        msgspec.json.encode(msgspec.structs.replace(ACCESS, address="a" * 64 + ".example:9372")),
         msgspec.json.encode({**msgspec.to_builtins(ACCESS), "further": 1}),
         b" " * (1024 * 1024 + 1),
     ],
-    ids=["empty", "no-text", "nested", "no-keys", "short", "long", "no-port", "no-such-port", "further", "too-much"],
+    ids=[
+        *("empty", "no-text", "nested", "no-keys", "short", "long", "no-port", "no-such-port"),
+        *("any-address", "any-address-6", "no-host", "further", "too-much"),
+    ],
 )
 def test_what_is_no_such_file_is_refused_without_telling_what_it_holds(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "access.json"
@@ -99,12 +131,38 @@ def test_the_command_makes_a_private_file_with_a_secret_of_its_own_and_overwrite
     made = [tmp_path / "one.json", tmp_path / "two.json"]
     arguments = ["--config", str(config), "--address", "10.0.0.5:9372"]
     for path in made:
-        assert CliRunner().invoke(command, [str(path), *arguments]).exit_code == 0
+        assert CliRunner().invoke(main, ["access", str(path), *arguments]).exit_code == 0
     one, two = map(read_access, made)
     assert (one.site, one.address, one.authorities) == ("a", "10.0.0.5:9372", authority.path.read_text())
     assert one.secret != two.secret
 
-    again = CliRunner().invoke(command, [str(made[0]), *arguments])
+    again = CliRunner().invoke(main, ["access", str(made[0]), *arguments])
 
     assert again.exit_code != 0
     assert read_access(made[0]) == one
+
+
+def made_by_command(directory: Path, *listed: TestAuthority) -> tuple[int, str, Path]:
+    """What the command says at a site `a` of the first authority, where these are listed."""
+    config, made = directory / "gateway.json", directory / "access.json"
+    tls = listed[0].settings("a", authorities=[str(each.path) for each in listed[1:]])
+    config.write_bytes(msgspec.json.encode({**SITE, "tls": tls}))
+    ended = CliRunner().invoke(main, ["access", str(made), "--config", str(config), "--address", "10.0.0.5:9372"])
+    return ended.exit_code, ended.output, made
+
+
+def test_authorities_of_peers_do_not_vouch_for_the_gateway_to_its_tasks(tmp_path: Path) -> None:
+    own, peers = TestAuthority(tmp_path, "own"), TestAuthority(tmp_path, "peers")
+    own.issue("a")
+    code, _, made = made_by_command(tmp_path, own, peers, own)
+    assert code == 0
+    assert read_access(made).authorities == own.path.read_text()
+
+
+def test_no_file_is_made_by_which_tasks_would_not_believe_their_gateway(tmp_path: Path) -> None:
+    own, peers = TestAuthority(tmp_path, "own"), TestAuthority(tmp_path, "peers")
+    own.issue("a")
+    code, said, made = made_by_command(tmp_path, own, peers)
+    assert code != 0
+    assert ErrorCode.CONFIG_BAD_VALUE.value in said
+    assert not made.exists()
