@@ -27,8 +27,8 @@ def secured(connection: socket.socket, authorities: str, site: str) -> ssl.SSLSo
     # a site is known by the URI of its certificate, wherever it is dialled
     context.check_hostname = False
     try:
-        context.load_verify_locations(cadata=authorities.encode())
-    except (ValueError, ssl.SSLError) as error:
+        context.load_verify_locations(cadata=authorities)
+    except (TypeError, ValueError, ssl.SSLError) as error:
         raise ConfigError(
             ErrorCode.CONFIG_BAD_VALUE,
             f"`authorities` in the file of `tasks_access` are no certificates in PEM: {error}.",
