@@ -20,6 +20,8 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+import msgspec
+
 from fedrdma_fate import memory_files
 from fedrdma_fate.client.access import TaskAccess
 from fedrdma_fate.client.connections import Connections, Membership
@@ -79,6 +81,10 @@ a get may wait for hours, and nothing else tells it that there is nobody any mor
 _PROBE_SECONDS, _PROBES = 10, 3
 
 
+_NO_LEASE = 0
+"""The gateway's numbers begin with 1."""
+
+
 class RemoteConnections:
     """A gateway on another host as one process sees it. Any thread may use it; a forked child makes its own."""
 
@@ -95,6 +101,9 @@ class RemoteConnections:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._gets = itertools.count(1)
+        # by numbers of our own: the gateway begins anew with its own where the last connection broke
+        self._numbers = itertools.count(1)
+        self._leases: dict[int, int] = {}
         self._buffers: dict[int, mmap.mmap] = {}
         self._filled_from: dict[int, int] = {}
         self._owed: deque[int] = deque()
@@ -139,13 +148,16 @@ class RemoteConnections:
             return Done(), []
         with self._connection() as connection:
             self._pay(connection)
-            if isinstance(request, Commit) and not request.unfinished:
-                self._fill(connection, request.lease, 0)
-            elif isinstance(request, Written):
-                self._fill(connection, request.lease, request.written_from)
+            if isinstance(request, Commit | Written):
+                if not isinstance(request, Commit):
+                    self._fill(connection, request.lease, request.written_from)
+                elif not request.unfinished:
+                    self._fill(connection, request.lease, 0)
+                # of one that went with its connection the gateway says that it knows none
+                request = msgspec.structs.replace(request, lease=self._leases.get(request.lease, _NO_LEASE))
             reply = self._ask(connection, request)
             if isinstance(request, LeaseSlot) and isinstance(reply, Leased):
-                self._make_buffer(reply.lease, request.total_bytes)
+                return self._make_buffer(reply, request.total_bytes), []
             if isinstance(request, Get) and isinstance(reply, GotSlot):
                 descriptor = self._fetch(connection, reply)
                 fetched = GotSlot(reply.kind, reply.lease, "spilled", 0, reply.total_bytes, reply.missing)
@@ -162,8 +174,7 @@ class RemoteConnections:
 
     def given_away(self, lease: int) -> None:
         """A lease is the gateway's again, without being released."""
-        self._filled_from.pop(lease, None)
-        self._buffers.pop(lease, None)
+        self._forget(lease)
 
     def slot(self, leased: Leased, length: int) -> memoryview:
         """The memory of a leased slot."""
@@ -177,11 +188,9 @@ class RemoteConnections:
         """Give send slots back; of what was got nothing is held. A finalizer may call it for that anywhere."""
         if not self.of_this_process:
             return
-        held = [lease for lease in leases if self._buffers.pop(lease, None) is not None]
+        held = [number for lease in leases if (number := self._forget(lease)) is not None]
         if not held:
             return
-        for lease in held:
-            self._filled_from.pop(lease, None)
         self._owed.extend(held)
         with self._lock:
             connection = self._idle.pop() if self._idle else None
@@ -199,6 +208,7 @@ class RemoteConnections:
         for connection in idle:
             connection.close()
         self._buffers.clear()
+        self._leases.clear()
 
     # -- connections -----------------------------------------------------------------------------------------------
 
@@ -266,13 +276,25 @@ class RemoteConnections:
 
     # -- payloads --------------------------------------------------------------------------------------------------
 
-    def _make_buffer(self, lease: int, total_bytes: int) -> None:
+    def _make_buffer(self, leased: Leased, total_bytes: int) -> Leased:
+        """The lease by a number of our own, which was no other's."""
+        for gone in [lease for lease, number in list(self._leases.items()) if number == leased.lease]:
+            # it went with its connection, and is not to be taken for this one when somebody lets go of it
+            self._forget(gone)
         try:
-            self._buffers[lease] = mmap.mmap(-1, max(1, total_bytes))
+            buffer = mmap.mmap(-1, max(1, total_bytes))
         except OSError as error:
-            self._owed.append(lease)
+            self._owed.append(leased.lease)
             raise region_unusable("memory for a payload", error) from error
-        self._filled_from[lease] = total_bytes
+        own = next(self._numbers)
+        self._leases[own], self._buffers[own], self._filled_from[own] = leased.lease, buffer, total_bytes
+        return msgspec.structs.replace(leased, lease=own)
+
+    def _forget(self, lease: int) -> int | None:
+        """The gateway's number of a lease that is ours no more; None where it was none."""
+        self._filled_from.pop(lease, None)
+        self._buffers.pop(lease, None)
+        return self._leases.pop(lease, None)
 
     def _fill(self, connection: ssl.SSLSocket, lease: int, start: int) -> None:
         """Bring what lies in a slot from there on to the gateway: it is written from its end to its start."""
@@ -282,7 +304,7 @@ class RemoteConnections:
         with memoryview(buffer) as payload:
             for at in range(start, end, REMOTE_PIECE_BYTES):
                 body = bytes(payload[at : min(at + REMOTE_PIECE_BYTES, end)])
-                connection.sendall(encode_message(Fill(lease, at, body)))
+                connection.sendall(encode_message(Fill(self._leases[lease], at, body)))
         self._filled_from[lease] = start
 
     def _fetch(self, connection: ssl.SSLSocket, slot: GotSlot) -> int:

@@ -34,7 +34,7 @@ from fedrdma_fate.client.protocol import (
     decode_reply,
     encode_message,
 )
-from fedrdma_fate.client.remote import ask_remote_status, entered
+from fedrdma_fate.client.remote import RemoteConnections, ask_remote_status, entered
 from fedrdma_fate.fate.gateway_client import GatewayConnector
 from fedrdma_fate.gateway.peers.newcomers import MOST_NEWCOMERS
 from fedrdma_fate.gateway.tasks import port
@@ -434,6 +434,29 @@ def test_what_a_task_had_comes_back_when_its_connection_breaks(ports: TaskPorts)
     remote.close()
     eventually(lambda: ports.sites["a"].pool("send")["slots"] == 0)
     eventually(lambda: ports.status()["connections"] == 0)
+
+
+def test_a_lease_that_went_with_its_connection_is_not_taken_for_the_next_one(ports: TaskPorts) -> None:
+    with ports.task("a", "again") as a, ports.task("b", "again") as b:
+        gone, gone_too = a.lease(100_000), a.lease(100_000)
+        own = a._connections
+        assert isinstance(own, RemoteConnections)
+        own._idle[0].shutdown(socket.SHUT_RDWR)
+        with pytest.raises(FedRDMAError) as raised:
+            a.lease(100_000)
+        assert raised.value.code is ErrorCode.GATEWAY_UNREACHABLE
+        eventually(lambda: ports.sites["a"].pool("send")["slots"] == 0)
+
+        leases = [a.lease(len(LARGE)) for _ in range(2)]
+        # by whom a garbage collector finds late, say
+        gone.release()
+        with pytest.raises(FedRDMAError) as raised:
+            gone_too.commit("gone", "t", [B], "object")
+        assert raised.value.code is ErrorCode.LEASE_UNKNOWN
+        for lease, name in zip(leases, ("one", "other"), strict=True):
+            lease.buffer[:] = LARGE
+            lease.commit(name, "t", [B], "object")
+            assert bytes(b.get(name, "t", A, timeout=20).buffer) == LARGE
 
 
 def test_a_gateway_that_stops_ends_what_waits_and_its_connections(tmp_path: Path) -> None:
