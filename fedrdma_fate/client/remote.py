@@ -99,7 +99,8 @@ class RemoteConnections:
         self._access = access
         self._client_id = secrets.token_hex(8)
         self._process = os.getpid()
-        self._lock = threading.Lock()
+        # a finalizer that releases may run in a thread that has it
+        self._lock = threading.RLock()
         self._gets = itertools.count(1)
         # by numbers of our own: the gateway begins anew with its own where the last connection broke
         self._numbers = itertools.count(1)

@@ -6,6 +6,7 @@ import os
 import pickle
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -457,6 +458,23 @@ def test_a_lease_that_went_with_its_connection_is_not_taken_for_the_next_one(por
             lease.buffer[:] = LARGE
             lease.commit(name, "t", [B], "object")
             assert bytes(b.get(name, "t", A, timeout=20).buffer) == LARGE
+
+
+def test_a_lease_is_released_also_where_a_finalizer_comes_between(ports: TaskPorts) -> None:
+    with ports.task("a", "finalizer") as a:
+        lease, own = a.lease(100_000), a._connections
+        assert isinstance(own, RemoteConnections)
+
+        def in_between() -> None:
+            with own._lock:
+                lease.release()
+
+        # as a daemon: where it waits for itself, it does so for ever
+        working = threading.Thread(target=in_between, daemon=True)
+        working.start()
+        working.join(10)
+        assert not working.is_alive()
+        eventually(lambda: ports.sites["a"].pool("send")["slots"] == 0)
 
 
 def test_a_gateway_that_stops_ends_what_waits_and_its_connections(tmp_path: Path) -> None:
