@@ -31,6 +31,10 @@ from fedrdma_fate.wire.summand import Summand, planes_bytes
 
 logger = logging.getLogger(__name__)
 
+MOST_PARTIES_MOVED = 256
+"""Of the sum of a site that is added so. That each of its messages was pulled is written down together with `SumMoved`,
+all or none: of so many with the longest names that is one record (a test counts), of more it might not be."""
+
 _Source = tuple[int, int, int]
 """Where an update comes: start of the slot, transfer, grant."""
 
@@ -134,6 +138,10 @@ class LastAddition:
             return None
         self._update.told(source, 0, message.total_bytes)
         piece = self._update.begin()
+        if piece is None and not self._update.whole:
+            # nobody knows how much of a piece is in that was begun and never ended
+            await self.drop()
+            return None
         span = range(0) if piece is None else self._span(coming, piece)
         try:
             answer = await self._slot.add_last(
@@ -186,6 +194,8 @@ class LastAddition:
             os.close(descriptor)
         if parties and set(parties) != set(self._fold.awaited):
             raise CannotAddError("it is not the last one")
+        if len(parties) > MOST_PARTIES_MOVED:
+            raise CannotAddError(f"it is of {len(parties)} parties, {MOST_PARTIES_MOVED} is the limit")
         if says.shapes != self._slot.shapes:
             raise CannotAddError("its arrays have other shapes than those that are in the sum")
         self._slot.make_total()

@@ -260,6 +260,8 @@ class _RunningSum:
             finally:
                 gone.cancel()
                 self._all_may_come()
+            # of one that was refused some may still be being added to a total, which cannot be when the sum is finished
+            await self._last.drop()
             return await self._outcome()
         finally:
             await self._put_back()

@@ -55,8 +55,10 @@ from fedrdma_fate.gateway.journal_records import (
     encode_record,
     encode_together,
 )
+from fedrdma_fate.gateway.tasks.last_addition import MOST_PARTIES_MOVED
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
-from fedrdma_fate.wire.frames import MessageKey, Offer, Party
+from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MOST_PARTY_CHARACTERS, MessageKey, Offer, Party
+from fedrdma_fate.wire.site_sum import MOST_TRANSFER
 
 A, B = Party("guest", "1"), Party("host", "2")
 BEGAN = Began("a", "boot", 1, 4096, 2, 4096, "/spill")
@@ -158,6 +160,22 @@ def test_more_than_one_record_can_hold_is_written_one_by_one() -> None:
     bodies = encode_together((long, Received("", 2, key, "bytes", 5 << 20, body=bytes(5 << 20))))
     assert len(bodies) == 2
     assert set(replay(bodies).messages) == {("", 1), ("", 2)}
+
+
+def test_that_a_sum_has_moved_is_one_record_with_all_that_were_pulled_by_that() -> None:
+    role = "\U0001f600" * MOST_PARTY_CHARACTERS
+    longest, who = "\U0001f600" * MOST_NAME_CHARACTERS, Party(role, role)
+    pulled = [Pulled(MessageKey(longest, longest, longest, who, who))] * (MOST_PARTIES_MOVED + 1)
+    transfers = (MOST_TRANSFER,) * MOST_PARTIES_MOVED
+    merged = SumMerged(1 << 62, tuple((party, 1.5) for party in range(MOST_PARTIES_MOVED)), longest, transfers)
+    together = (
+        SumMoved(1 << 62, 1 << 62, 1 << 62),
+        *pulled,
+        merged,
+        EndedTogether(longest, transfers),
+        Gone(longest, 1),
+    )
+    assert len(encode_together(together)) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc0", b"\x92\x63\x01", encode_record(Gone("b", 1))[:-1]])

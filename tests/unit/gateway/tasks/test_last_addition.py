@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import os
@@ -119,15 +120,15 @@ class Session:
             self.push(number)
         eventually(lambda: len([answer for answer in watched.answers if answer]) == LAST)
 
-    def begins(self, update: Pairs | None = None) -> Coming:
-        return Coming(self, UPDATES[LAST] if update is None else update)
+    def begins(self, update: Pairs | None = None, weight: float | None = float(LAST)) -> Coming:
+        return Coming(self, UPDATES[LAST] if update is None else update, weight)
 
 
 class Coming:
     """The last update, half of which is put: more of it comes when its task writes more."""
 
-    def __init__(self, session: Session, update: Pairs) -> None:
-        self.body = written(update, SOURCES[LAST], float(LAST), before=bytes(4096))
+    def __init__(self, session: Session, update: Pairs, weight: float | None) -> None:
+        self.body = written(update, SOURCES[LAST], weight, before=bytes(4096))
         self.lease: SendLease = session.hosts[LAST].lease(len(self.body))
         assert self.lease.commit_unfinished("masked", "t", [ARBITER], "object") == "committed"
         self.write(len(self.body) // 2)
@@ -236,6 +237,51 @@ def test_where_no_worker_adds_a_piece_it_is_added_when_it_is_whole(
 
     assert whole(summing.result(30)) == expected
     assert len(watched.pieces) == 1
+
+
+def test_where_a_piece_never_ends_all_of_it_is_added_when_it_is_whole(
+    session: Session, watched: Watched, expected: list[tuple[bytes, bytes]]
+) -> None:
+    def cancel(_handle: WorkerHandle) -> None:
+        raise asyncio.CancelledError
+
+    watched.before = cancel
+    summing = session.asks()
+    session.others_are_in(watched)
+    coming = session.begins()
+    eventually(lambda: bool(watched.pieces))
+    watched.before = lambda _handle: None
+    coming.write(0)
+
+    assert whole(summing.result(30)) == expected
+    assert not any(piece.is_end for piece in watched.pieces)
+
+
+def test_one_that_is_refused_while_a_piece_of_it_is_added_is_not_added_to_a_finished_sum(
+    session: Session, watched: Watched
+) -> None:
+    stopped: list[int] = []
+
+    def stop(handle: WorkerHandle) -> None:
+        if handle.process_id is not None and not stopped:
+            stopped.append(handle.process_id)
+            os.kill(handle.process_id, signal.SIGSTOP)
+
+    watched.before = stop
+    summing = session.asks()
+    session.others_are_in(watched)
+    delivered = len(session.site.events("delivered"))
+    coming = session.begins(weight=None)
+    eventually(lambda: bool(stopped))
+    coming.write(0)
+    eventually(lambda: len(session.site.events("delivered")) > delivered)
+    os.kill(stopped[0], signal.SIGCONT)
+    summed = summing.result(30)
+
+    assert summed.parties_in == (0, 1)
+    assert "it has no weight, others have" in summed.reason
+    kinds = [type(job) for job in watched.jobs]
+    assert AddLast not in kinds[kinds.index(Finish) :]
 
 
 def test_where_there_is_no_room_for_the_total_it_is_added_when_it_is_whole(
