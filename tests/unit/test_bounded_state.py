@@ -180,7 +180,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "by the regions and `limits.bytes`: each has a slot or a file": {
         "client/connections.py:Connections": "_mapped",
-        "client/remote.py:RemoteConnections": "_buffers _filled_from",
+        "client/remote.py:RemoteConnections": "_buffers _filled_from _leases",
         "gateway/tasks/task.py:Task": "received _kept _summed _returned_sums",
         "memory/pool.py:SlotPool": "_held _holders _leases",
     },
