@@ -200,7 +200,7 @@ def test_it_is_added_while_it_comes_and_the_bits_are_the_same(
 def test_a_worker_that_is_killed_over_a_piece_changes_no_bit(
     session: Session, watched: Watched, expected: list[tuple[bytes, bytes]]
 ) -> None:
-    killed = []
+    killed: list[int] = []
 
     def kill(handle: WorkerHandle) -> None:
         # the first and the last one: stopped first, so that it dies with the job in its hands
@@ -374,13 +374,14 @@ def test_where_what_was_told_does_not_count_any_more_all_of_it_is_added_once_mor
     coming = session.begins()
     eventually(lambda: bool(watched.pieces))
 
-    async def withdraw() -> None:
+    async def withdraw() -> int:
         (told,) = context.coming_updates._told.values()
         # somebody writes over it, and the right bytes come again
         context.coming_updates.landed(dataclasses.replace(told, start=0, end=0))
+        # here, for the next turn of the loop may begin with it anew
+        return len(watched.pieces)
 
-    runner_in_thread(sites).run(withdraw())
-    before = len(watched.pieces)
+    before = runner_in_thread(sites).run(withdraw())
     coming.write(0)
 
     assert whole(summing.result(30)) == expected
