@@ -15,6 +15,10 @@ CRUISE_ROUNDS = 6
 LEAST_CRUISE_ROUND_SECONDS = 0.005
 """But a round trip counts for no less than this: a CRUISE of 30 ms has 15 reports, which come every 2 ms."""
 
+CRUISE_CHUNKS = 12
+"""But it is no shorter than so many chunks take: of fewer, half of which count, round trips tell nothing of others
+(`LEAST_SAMPLES`). At 20 Mbit/s that is 7 ms, at 1 Mbit/s 0.14 s."""
+
 PROBE_SECONDS = 0.008
 """Of a PROBE_UP; BBR's is a round trip. At 1.25 this queues 2 ms of the bottleneck: what half of a 0.5 MB buffer holds
 at 1 Gbit/s."""
@@ -103,8 +107,8 @@ class CycleTimes:
 
     @property
     def cruise(self) -> float:
-        """How long a CRUISE lasts: long enough for some reports."""
-        return CRUISE_ROUNDS * max(self.min_rtt, LEAST_CRUISE_ROUND_SECONDS)
+        """How long a CRUISE lasts: long enough for some reports, and chunks that these tell of."""
+        return max(CRUISE_ROUNDS * max(self.min_rtt, LEAST_CRUISE_ROUND_SECONDS), CRUISE_CHUNKS * self.chunk)
 
     @property
     def max_rate(self) -> float:

@@ -201,6 +201,9 @@ class RateController:
         if self._competition.is_held_back:
             # the window of one who knows of all of the link lets it have its share in a queue; ours is to, too
             rtt = WINDOW_GAIN * min(self._rtt.latest, self._rtt.least + SHARED_QUEUE_SECONDS)
+        elif self._standing_queue.persists and self._bandwidth <= SLOW_PATH_RATE:
+            # of chunks this slow it may take long until it is known that they are competitors'
+            rtt = max(rtt, self._rtt.latest)
         if self._competition.is_recent:
             # what they queue is not ours to wait for: a smaller window would be a lower rate, and that a smaller window
             rtt = max(rtt, self._rtt.latest)
@@ -347,9 +350,12 @@ class RateController:
     @property
     def _least_queue(self) -> float:
         """What a round trip has to be longer than the least for a queue: beyond what chunks of other sizes make it."""
-        # a chunk goes at the rate of the whole path, however little of that is ours
-        path_rate = max(self._bandwidth, self._competition.capacity, LEAST_RATE)
-        return max(QUEUED_SECONDS, QUEUE_CHUNKS * self.chunk_bytes / path_rate)
+        return max(QUEUED_SECONDS, QUEUE_CHUNKS * self._path_chunk)
+
+    @property
+    def _path_chunk(self) -> float:
+        """What a chunk takes: it goes at the rate of the whole path, however little of that is ours."""
+        return self.chunk_bytes / max(self._bandwidth, self._competition.capacity, LEAST_RATE)
 
     @property
     def _has_fair_share(self) -> bool:
@@ -543,7 +549,7 @@ class RateController:
         if self.phase is Phase.CRUISE and self._phase_ends - now < self._times.cruise / 2:
             self._competition.on_queue(queue if queue > self._least_queue else 0.0)
         ignored = now < self._ignore_congestion_until
-        is_standing = self._standing_queue.update(queue, now, self._rtt.least, self._times.chunk, ignored=ignored)
+        is_standing = self._standing_queue.update(queue, now, self._rtt.least, self._path_chunk, ignored=ignored)
         if not is_standing or self.competing or not self.sampled:
             return
         rate = min(self._delivered, self._bandwidth)

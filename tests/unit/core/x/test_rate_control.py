@@ -437,6 +437,20 @@ def test_the_queue_of_competitors_does_not_make_the_window_too_small_for_our_par
     assert control.bandwidth >= 0.5 * RATE
 
 
+def test_who_has_little_of_a_slow_link_keeps_it_beside_a_queue_that_never_goes_and_gets_more() -> None:
+    """What is delivered is what the window lets through, and each lower rate would make a smaller one."""
+    least, queued, chunk, rate = 0.004, 0.044, 1442, 0.3e6
+    control = RateController(PathState(rate, least, 0.0, capacity=2.3e6))
+    control.chunk_bytes = chunk
+    now = 0.0
+    while now < 4.0:
+        control.on_time(now)
+        delivered = min(control.rate, max(control.window_bytes, 2 * chunk) / queued)
+        control.on_sample(Sample(queued, delivered, 1, 0, 1), now)
+        now += chunk / delivered
+    assert control.bandwidth > 2 * rate
+
+
 def test_a_queue_where_there_are_none_does_not_open_it() -> None:
     control = controller()
     control.on_time(0.0)
