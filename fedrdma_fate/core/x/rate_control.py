@@ -549,7 +549,9 @@ class RateController:
         if self.phase is Phase.CRUISE and self._phase_ends - now < self._times.cruise / 2:
             self._competition.on_queue(queue if queue > self._least_queue else 0.0)
         ignored = now < self._ignore_congestion_until
-        is_standing = self._standing_queue.update(queue, now, self._rtt.least, self._path_chunk, ignored=ignored)
+        # of chunks at its own rate, who has little of the path would wait for longer than any buffer holds
+        chunk = self._times.chunk if self._has_fair_share else self._path_chunk
+        is_standing = self._standing_queue.update(queue, now, self._rtt.least, chunk, ignored=ignored)
         if not is_standing or self.competing or not self.sampled:
             return
         rate = min(self._delivered, self._bandwidth)
