@@ -12,6 +12,7 @@ import pytest
 from fedrdma_fate.core.held import Held
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.told_tags import ToldTags
+from fedrdma_fate.gateway.coming_updates import ComingUpdates
 from fedrdma_fate.gateway.config.schema import ReceiveConfig
 from fedrdma_fate.gateway.link_sharing import LinkSharing
 from fedrdma_fate.gateway.peers import kept_transfers
@@ -66,6 +67,7 @@ class Site:
             complaints=Complaints(),
             recalls={self.pool: []},
             making_room=set(),
+            coming_updates=ComingUpdates(),
             config=SimpleNamespace(timeouts=SimpleNamespace(idle=IDLE_SECONDS)),
             mailbox=SimpleNamespace(in_region=lambda _region: iter(()), fail=lambda *_: ""),
         )

@@ -31,7 +31,7 @@ async def push(served: Served, task: TaskConversation, body: bytes, to: str = "b
     lease = served.context.send_pool.lease(len(body), "task:task")
     assert lease is not None
     lease.slot.view[:] = body
-    commit = Commit(task._attached.has(lease), "m", "t", (PARTIES[to],), "object")
+    commit = Commit(task.task.has(lease), "m", "t", (PARTIES[to],), "object")
     answer = task.answer(commit)
     return await answer if inspect.isawaitable(answer) else answer
 
@@ -122,7 +122,7 @@ def test_one_that_was_pushed_before_is_not_begun_before_it_is_whole(
         for expected in (Begun(digests=True), NotYet(digests=True)):
             lease = served.context.send_pool.lease(len(BODY), "task:task")
             assert lease is not None
-            number = task._attached.has(lease)
+            number = task.task.has(lease)
             commit = Commit(number, "m", "t", (PARTIES["b"],), "object", keep=True)
             assert task.answer(msgspec.structs.replace(commit, unfinished=True)) == expected
             lease.slot.view[:] = BODY
@@ -131,7 +131,7 @@ def test_one_that_was_pushed_before_is_not_begun_before_it_is_whole(
                 answer = task.answer(msgspec.structs.replace(commit, keep=False))
                 assert (await answer if inspect.isawaitable(answer) else answer) == Done()
             else:
-                task._attached.release(number)
+                task.task.release(number)
         assert twin.halves["a"].peer.sending.pending == 1
         task.end()
 

@@ -133,7 +133,7 @@ def test_a_session_goes_on_where_one_says_that_its_task_was_forgotten_and(play: 
         if who == "an earlier run has it":
             served.server.sessions._of_earlier_run.add(ATTACH.session)
         else:
-            served.server._tasks["other"] = served.attach()._attached
+            served.server._tasks["other"] = served.attach().task
             served.server._tasks["other"].user += 1
         stranger = served.attach(msgspec.structs.replace(ATTACH, client="stranger"))
         with pytest.raises(GatewayError) as caught:
@@ -187,7 +187,7 @@ def test_a_lent_message_that_was_pulled_waits_again_only_for_a_task_that_says_it
             other.answer(GoOn((), 0, (4,)))
         back = served.attach()
         if end == "dead":
-            back._attached.is_awaited = False
+            back.task.is_awaited = False
             back.end()
         else:
             assert back.answer(GoOn((), 0, (4,) if end == "not got" else ())) == Done()
@@ -244,12 +244,12 @@ def test_a_task_lets_wait_again_what_it_has_got_and_nothing_else(play: Play) -> 
         task, other = served.attach(), served.attach(msgspec.structs.replace(ATTACH, client="other"))
         message = await served.context.mailbox.take(SMALL, 0)
         for number in (1, 2):
-            task._attached.received[number] = message
-        task._attached._summed[2] = None
+            task.task.received[number] = message
+        task.task._summed[2] = None
         lease = served.context.send_pool.lease(100_000, "task:task")
         assert lease is not None
-        sending = task._attached.has(lease) + 10
-        task._attached.sending[sending] = task._attached.sending.pop(sending - 10)
+        sending = task.task.has(lease) + 10
+        task.task.sending[sending] = task.task.sending.pop(sending - 10)
         # another's, a sum of an earlier run, a slot to write into, and none
         for who, number in ((other, 1), (task, 2), (task, sending), (task, 99)):
             with pytest.raises(FedRDMAError) as caught:
@@ -260,7 +260,7 @@ def test_a_task_lets_wait_again_what_it_has_got_and_nothing_else(play: Play) -> 
         with pytest.raises(FedRDMAError):
             task.answer(ReturnLease(1))
         assert await code_of_get(other, 1) is None
-        del task._attached.received[2], task._attached._summed[2]
+        del task.task.received[2], task.task._summed[2]
         task.end()
         other.end()
 
@@ -276,7 +276,7 @@ def test_leases_that_a_task_has_not_got_or_has_given_back_go_back_and_later_ones
         back = served.attach()
         assert back.answer(GoOn((1,), 8)) == Done()
         assert pool.stats().slots == 1
-        assert back._attached.new_lease() == 9
+        assert back.task.new_lease() == 9
         back.end()
         assert pool.stats().slots == 0
 
@@ -314,7 +314,7 @@ def test_what_is_asked_for_again_is_done_once_and_other_bytes_are_refused(play: 
         # a large one, whose lease was given away with the first
         lease = served.context.send_pool.lease(100_000, "task:task")
         assert lease is not None
-        number = task._attached.has(lease)
+        number = task.task.has(lease)
         commit = Commit(number, "n", "t", to, "object")
         assert task.answer(commit) == Done()
         assert task.answer(msgspec.structs.replace(commit, again=True)) == Done()
