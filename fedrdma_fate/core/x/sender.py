@@ -402,11 +402,16 @@ class XSender(SenderBase):
         is_waiting = self.state is SenderState.SENDING and not self._awaits_owner and not self._arrivals.full
         return self._timeout.last_progress if is_waiting and not self.settings.reliable else None
 
+    @property
+    def _fails_at(self) -> float:
+        """Compared with the time as it is: a difference may be rounded down, and the timer be due for ever."""
+        return self._timeout.last_progress + self.settings.idle_timeout
+
     def timer(self) -> float | None:
         """When to call `on_timer`."""
         if self.state is not SenderState.SENDING or self._awaits_owner:
             return None
-        times = [self._timeout.last_progress + self.settings.idle_timeout]
+        times = [self._fails_at]
         if self._ready_at is not None:
             times.append(self._ready_at)
         oldest = None if self.settings.reliable else self._in_flight.oldest_sent_at
@@ -418,8 +423,8 @@ class XSender(SenderBase):
         """Send what may go now, and what was under way for too long once more."""
         if self.state is not SenderState.SENDING or self._awaits_owner:
             return []
-        idle = now - self._timeout.last_progress
-        if idle >= self.settings.idle_timeout:
+        if now >= self._fails_at:
+            idle = now - self._timeout.last_progress
             return self.cancel(ErrorCode.IDLE_TIMEOUT, f"nothing arrived for {idle:g} s")
         if not self.settings.reliable:
             self._detect_overdue(now)
