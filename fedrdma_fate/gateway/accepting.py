@@ -122,6 +122,29 @@ def complain_of_no_room(complaints: Complaints, where: str, error: OSError) -> N
     complaints.add(logger, "cannot accept", where, "%s", told, level=logging.ERROR)
 
 
+async def listen_at(host: str, port: int, backlog: int, *, key: str, address: str) -> list[socket.socket]:
+    """Sockets that listen at a configured address.
+
+    Args:
+        host: see `listen`, as the others.
+        port: see there.
+        backlog: see there.
+        key: of the configuration, which says the address.
+        address: as it is written there.
+
+    Raises:
+        TransportError: TRANSPORT_UNAVAILABLE when it cannot be had.
+    """
+    try:
+        return await listen(host, port, backlog)
+    except OSError as error:
+        raise TransportError(
+            ErrorCode.TRANSPORT_UNAVAILABLE,
+            f"cannot listen on {address}: {error.strerror or error}.",
+            f"Check `{key}`.",
+        ) from error
+
+
 async def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
     """Sockets that listen on all addresses of a host.
 

@@ -8,13 +8,13 @@ import http.client
 import json
 import logging
 
-from fedrdma_fate.gateway.accepting import Acceptor, listen
+from fedrdma_fate.gateway.accepting import Acceptor, listen_at
 from fedrdma_fate.gateway.config.schema import split_address
 from fedrdma_fate.gateway.flow.call import Answer
 from fedrdma_fate.gateway.flow.calls import FlowCalls
 from fedrdma_fate.gateway.flow.request import BadRequestError, read_call
 from fedrdma_fate.obs.complaints import Complaints
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 
 logger = logging.getLogger(__name__)
 
@@ -68,14 +68,7 @@ class FlowFront:
             TransportError: TRANSPORT_UNAVAILABLE when the address cannot be had.
         """
         host, port = split_address("listen.flow", self._address)
-        try:
-            listening = await listen(host, port, _BACKLOG)
-        except OSError as error:
-            raise TransportError(
-                ErrorCode.TRANSPORT_UNAVAILABLE,
-                f"cannot listen on {self._address}: {error.strerror or error}.",
-                "Check `listen.flow`.",
-            ) from error
+        listening = await listen_at(host, port, _BACKLOG, key="listen.flow", address=self._address)
         self._acceptor = Acceptor(listening, self._make, "listen.flow", self._complaints)
         self.port = self._acceptor.port
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
-from fedrdma_fate.gateway.accepting import Acceptor, listen
+from fedrdma_fate.gateway.accepting import Acceptor, listen_at
 from fedrdma_fate.gateway.config.schema import split_address
 from fedrdma_fate.gateway.peers.control_connection import LAST_WORDS_SECONDS, ChannelSecurity, ControlConnection
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
@@ -79,14 +79,7 @@ class ControlServer:
         loop = asyncio.get_running_loop()
         self._newcomers = Newcomers(loop.time)
         host, port = split_address("listen.control", self._address)
-        try:
-            listening = await listen(host, port, _BACKLOG)
-        except OSError as error:
-            raise TransportError(
-                ErrorCode.TRANSPORT_UNAVAILABLE,
-                f"cannot listen on {self._address}: {error.strerror or error}.",
-                "Check `listen.control`.",
-            ) from error
+        listening = await listen_at(host, port, _BACKLOG, key="listen.control", address=self._address)
         self._acceptor = Acceptor(listening, self._make, "listen.control", self._complaints)
         self.port = self._acceptor.port
 

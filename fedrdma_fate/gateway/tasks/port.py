@@ -33,7 +33,7 @@ from fedrdma_fate.client.protocol import (
     encode_message,
 )
 from fedrdma_fate.client.remote import keep_alive
-from fedrdma_fate.gateway.accepting import Acceptor, listen
+from fedrdma_fate.gateway.accepting import Acceptor, listen_at
 from fedrdma_fate.gateway.config.errors import bad_value
 from fedrdma_fate.gateway.config.schema import split_address
 from fedrdma_fate.gateway.peers.newcomers import Newcomer, Newcomers
@@ -43,7 +43,7 @@ from fedrdma_fate.gateway.tasks.remote import RemoteConversation
 from fedrdma_fate.gateway.tasks.request_reader import RequestReader
 from fedrdma_fate.gateway.tasks.socket import Answer, WithDescriptor, WithSequel
 from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
-from fedrdma_fate.wire.errors import ConfigError, ErrorCode, FedRDMAError, GatewayError, TransportError, WireError
+from fedrdma_fate.wire.errors import ConfigError, ErrorCode, FedRDMAError, GatewayError, WireError
 
 logger = logging.getLogger(__name__)
 
@@ -143,14 +143,7 @@ class TaskPort:
         """
         self._newcomers = Newcomers(asyncio.get_running_loop().time)
         host, port = split_address("listen.tasks", self._address)
-        try:
-            listening = await listen(host, port, _BACKLOG)
-        except OSError as error:
-            raise TransportError(
-                ErrorCode.TRANSPORT_UNAVAILABLE,
-                f"cannot listen on {self._address}: {error.strerror or error}.",
-                "Check `listen.tasks`.",
-            ) from error
+        listening = await listen_at(host, port, _BACKLOG, key="listen.tasks", address=self._address)
         self._acceptor = Acceptor(listening, asyncio.Protocol, "listen.tasks", self._complaints, self._serve)
         self.port = self._acceptor.port
 
