@@ -201,7 +201,7 @@ class RateController:
         if self._competition.is_held_back:
             # the window of one who knows of all of the link lets it have its share in a queue; ours is to, too
             rtt = WINDOW_GAIN * min(self._rtt.latest, self._rtt.least + SHARED_QUEUE_SECONDS)
-        elif self._standing_queue.persists and self._bandwidth <= SLOW_PATH_RATE:
+        elif self._standing_queue.persists and self._bandwidth <= SLOW_PATH_RATE and not self._has_fair_share:
             # of chunks this slow it may take long until it is known that they are competitors'
             rtt = max(rtt, self._rtt.latest)
         if self._competition.is_recent:
