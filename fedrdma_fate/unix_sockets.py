@@ -71,12 +71,12 @@ def peer_user(connection: socket.socket) -> int:
 
 
 def has_hung_up(connection: socket.socket) -> bool:
-    """Whether the other end is closed, or this one; also where something that it sent has not been read yet."""
+    """Whether the other end is closed, or this one, or says no more; also where what it sent has not been read yet."""
     if connection.fileno() < 0:
         return True
     poll = select.poll()
-    # the kernel tells of POLLHUP unasked
-    poll.register(connection, 0)
+    # the kernel tells of POLLHUP unasked, but over TCP only when this end is closed as well
+    poll.register(connection, select.POLLRDHUP)
     return bool(poll.poll(0))
 
 

@@ -58,7 +58,7 @@ class TaskAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             host.encode("idna")
         except UnicodeError as error:
             raise ValueError(f"{self.address!r} names no host") from error
-        if _is_unspecified(host):
+        if is_unspecified(host):
             raise ValueError(f"{self.address!r} is each host's own: name the one by which others reach the gateway")
         return host, int(port)
 
@@ -112,7 +112,8 @@ def access_or_none(socket: Path, path: Path) -> TaskAccess | None:
     return read_access(path)
 
 
-def _is_unspecified(host: str) -> bool:
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for every address of a host, so that nobody else gets there by it."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:

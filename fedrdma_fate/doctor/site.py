@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fedrdma_fate import __version__
-from fedrdma_fate.client.access import TaskAccess, read_access
+from fedrdma_fate.client.access import TaskAccess, is_unspecified, read_access
 from fedrdma_fate.doctor.findings import Finding, failure, fine
 from fedrdma_fate.doctor.gateway_status import BrokerStatus, GatewayStatus, PeerStatus, read_status
 from fedrdma_fate.doctor.host import VerbsNeed
-from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config
+from fedrdma_fate.gateway.config.schema import GatewayConfig, load_config, split_address
 from fedrdma_fate.gateway.config.wishes import may_use_udp, wished_transports
 from fedrdma_fate.quantities import counted
+from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.wire.errors import ConfigError, FedRDMAError
 
 
@@ -66,7 +67,14 @@ def check_tasks_port(config: GatewayConfig, ask: Callable[[TaskAccess], bytes]) 
         ask(access)
     except FedRDMAError as error:
         return failure(check, error)
-    return fine(check, f"get to site {access.site} at {access.address}, with {config.tasks_access}")
+    found = f"get to site {access.site} at {access.address}, with {config.tasks_access}"
+    if is_unspecified(split_address("listen.tasks", config.listen.tasks)[0]):
+        found += f"; the gateway listens at every address of this host ({config.listen.tasks})"
+    if is_loopback(access.host_and_port[0]):
+        # from here it was reached, which says nothing of there
+        remedy = "Make the file anew by `fedrdma access`, with an address of this host's by which others reach it."
+        return Finding(check, "warning", f"{found}; but on each of them that address is its own", remedy)
+    return fine(check, found)
 
 
 def check_peers(status: GatewayStatus) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import socket
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -102,10 +104,15 @@ class Remote:
         self.tls.close()
 
     def _read(self, length: int) -> bytes:
-        found = b""
-        while len(found) < length and (more := self.tls.recv(length - len(found))):
-            found += more
-        return found
+        return read_exactly(self.tls, length)
+
+
+def read_exactly(tls: ssl.SSLSocket, length: int) -> bytes:
+    """Fewer only at the end."""
+    found = b""
+    while len(found) < length and (more := tls.recv(length - len(found))):
+        found += more
+    return found
 
 
 def test_a_task_without_shared_memory_pushes_and_gets_messages_of_all_sizes_by_the_port(ports: TaskPorts) -> None:
@@ -326,6 +333,30 @@ def through_tls(ports: TaskPorts) -> ssl.SSLSocket:
     pytest.fail("never let in")
 
 
+def test_of_tasks_that_enter_at_the_same_time_no_more_get_in_than_may(
+    ports: TaskPorts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_yet(_self: port.TaskPort, reader: asyncio.StreamReader, *_: Any) -> None:
+        # as in the moment in which others enter, too
+        await reader.read()
+
+    eventually(lambda: ports.status()["connections"] == 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(port, "MOST_OF_OTHER_HOSTS", 2)
+        patch.setattr(port.TaskPort, "_talk", not_yet)
+        held = [entered(ports.access["a"], 5.0) for _ in range(2)]
+        try:
+            with pytest.raises(FedRDMAError) as raised:
+                entered(ports.access["a"], 5.0)
+            assert raised.value.code is ErrorCode.LIMIT_REACHED
+        finally:
+            for each in held:
+                each.close()
+        eventually(lambda: ports.status()["connections"] == 0)
+    with ports.task("a", "after"):
+        assert ports.status()["connections"] == 1
+
+
 @pytest.mark.parametrize("first", [b"", encode_message(Enter("x" * 48))], ids=["nothing", "another secret"])
 def test_who_was_refused_after_tls_and_says_no_farewell_keeps_no_connection(
     ports: TaskPorts, first: bytes, monkeypatch: pytest.MonkeyPatch
@@ -410,6 +441,28 @@ def test_what_is_for_tasks_of_the_gateways_host_is_refused(ports: TaskPorts, req
 def ask_on(remote: Remote, request: RemoteRequest) -> None:
     for _ in range(30):
         remote.call(request)
+
+
+def test_pieces_that_come_behind_a_get_that_waits_keep_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(port, "_MOST_LARGE", 1)
+    with task_ports(tmp_path) as own:
+        waits = Remote(own, "waits")
+        leased = waits.call(LeaseSlot(1 << 20, 5.0))
+        assert isinstance(leased, Leased)
+        waits.send(Get("never", "t", B, None, number=1))
+        waits.send(Fill(leased.lease, 0, bytes(1 << 20)))
+        other = Remote(own, "other")
+        other.tls.settimeout(20.0)
+        leased = other.call(LeaseSlot(1 << 20, 5.0))
+        assert isinstance(leased, Leased)
+        other.send(Fill(leased.lease, 0, bytes(1 << 20)))
+        # answered when the piece was taken
+        assert isinstance(other.call(LeaseSlot(1 << 10, 5.0)), Leased)
+        other.close()
+        waits.close()
+        eventually(lambda: own.status()["connections"] == 0)
 
 
 def test_pieces_that_nobody_takes_have_a_bound_and_keep_others_out_for_a_time_only(

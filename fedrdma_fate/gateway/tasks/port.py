@@ -88,6 +88,19 @@ class PortCounts:
     refused: int = 0
 
 
+@dataclasses.dataclass(slots=True)
+class _Entering:
+    """What there is of a connection that has not entered.
+
+    Attributes:
+        writer: once TLS has begun.
+        is_counted: whether it is one of the connections of tasks.
+    """
+
+    writer: asyncio.StreamWriter | None = None
+    is_counted: bool = False
+
+
 class TaskPort:
     """Belongs to the event loop's thread.
 
@@ -182,7 +195,10 @@ class TaskPort:
                 self._refused(host, "it dials too often")
                 return
             if (entered := await self._let_in(connection, host, newcomer)) is not None:
-                await self._talk(*entered, host)
+                try:
+                    await self._talk(*entered, host)
+                finally:
+                    self.counts.connections -= 1
         except asyncio.CancelledError:
             # crowded out by others, or the gateway ends
             logger.debug("a connection of a task on another host was ended")
@@ -192,34 +208,37 @@ class TaskPort:
     async def _let_in(
         self, connection: socket.socket, host: str, newcomer: Newcomer
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """Its stream, when it has entered and is counted as a task's."""
         assert self._newcomers is not None
-        reader, made = asyncio.StreamReader(), asyncio.Event()
-        opened: list[asyncio.StreamWriter] = []
+        reader, entering = asyncio.StreamReader(), _Entering()
+        is_in = False
         try:
-            await asyncio.wait_for(self._enter(connection, reader, opened), ENTER_SECONDS)
-            made.set()
+            await asyncio.wait_for(self._enter(connection, reader, entering), ENTER_SECONDS)
+            assert entering.writer is not None
+            is_in = True
             self._newcomers.leave_known(newcomer)
-            return reader, opened[0]
+            return reader, entering.writer
         except (asyncio.TimeoutError, TimeoutError):
             self._refused(host, f"it was not done with TLS and the secret within {ENTER_SECONDS:g} s")
         except FedRDMAError as error:
             self._refused(host, str(error))
-            with contextlib.suppress(ConnectionError, IndexError):
-                opened[0].write(encode_message(error_reply(self._for_strangers(error))))
+            if entering.writer is not None:
+                with contextlib.suppress(ConnectionError):
+                    entering.writer.write(encode_message(error_reply(self._for_strangers(error))))
         except (OSError, EOFError) as error:
             self._refused(host, f"it ended before it had entered: {error}")
         finally:
             self._newcomers.leave(newcomer)
-            if not made.is_set():
-                for writer in opened:
+            if not is_in:
+                if entering.is_counted:
+                    self.counts.connections -= 1
+                if entering.writer is not None:
                     # what was written is the kernel's; to close is to wait 30 s for a farewell, counted nowhere
-                    writer.transport.abort()
+                    entering.writer.transport.abort()
         return None
 
-    async def _enter(
-        self, connection: socket.socket, reader: asyncio.StreamReader, opened: list[asyncio.StreamWriter]
-    ) -> None:
-        """Shake hands, and see that it knows the secret; its writer is in `opened` as soon as there is one.
+    async def _enter(self, connection: socket.socket, reader: asyncio.StreamReader, entering: _Entering) -> None:
+        """Shake hands, and see that it knows the secret; what there is of it then is in `entering` at once.
 
         Raises:
             OSError: TLS fails, or the connection.
@@ -234,7 +253,7 @@ class TaskPort:
             ssl_handshake_timeout=ENTER_SECONDS,
         )
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-        opened.append(writer)
+        entering.writer = writer
         (length,) = LENGTH_PREFIX.unpack(await reader.readexactly(LENGTH_PREFIX.size))
         if length > MOST_ENTER_BYTES:
             raise WireError(ErrorCode.MALFORMED_FRAME, f"a first frame of {length} bytes; {MOST_ENTER_BYTES} may come.")
@@ -251,6 +270,9 @@ class TaskPort:
                 f"tasks of other hosts have {MOST_OF_OTHER_HOSTS} connections to this gateway already.",
                 "Have fewer executors at a time.",
             )
+        # at once: those who enter together must not all find the last place free
+        entering.is_counted = True
+        self.counts.connections += 1
         writer.write(encode_message(Done()))
 
     def _read_access(self) -> TaskAccess:
@@ -299,7 +321,6 @@ class TaskPort:
         requests = RequestReader(
             reader, self._room, connected, decode=decode_remote_request, large_seconds=PIECE_SECONDS
         )
-        self.counts.connections += 1
         try:
             while (request := await requests.next()) is not None:
                 async with self._answer_room if isinstance(request, Fetch) else contextlib.nullcontext():
@@ -314,7 +335,6 @@ class TaskPort:
             with contextlib.suppress(ConnectionError):
                 writer.write(encode_message(error_reply(error)))
         finally:
-            self.counts.connections -= 1
             requests.close()
             conversation.end()
             writer.close()

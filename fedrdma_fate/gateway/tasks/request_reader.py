@@ -49,7 +49,8 @@ class RequestReader(Generic[AnyRequest]):
         """
         Args:
             reader: where they come from.
-            room: for large ones, shared with other connections; None: there is enough.
+            room: for large ones, shared with other connections; None: there is enough. None is held by a request that
+                waits behind one of its own connection: a get may wait for hours.
             connection: what the reader reads, to see its end by; None where all that comes is read.
             decode: parses one.
             large_seconds: for a large one to come once it has room; None: as long as it takes.
@@ -60,8 +61,9 @@ class RequestReader(Generic[AnyRequest]):
         self._room = room
         self._large_seconds = large_seconds
         self._holds_large = False
-        self._large_answered = asyncio.Event()
-        self._taken_large = False
+        self._unanswered = 0
+        self._answered = asyncio.Event()
+        self._taken: bool | None = None
         self._queue: asyncio.Queue[tuple[AnyRequest | WireError | None, bool]] = asyncio.Queue(READ_AHEAD)
         self._reading = asyncio.create_task(self._read())
 
@@ -71,10 +73,13 @@ class RequestReader(Generic[AnyRequest]):
         Raises:
             WireError: something came that is none.
         """
-        if self._taken_large:
-            self._give_back_room()
-        request, is_large = await self._queue.get()
-        self._taken_large = is_large
+        if self._taken is not None:
+            self._unanswered -= 1
+            if self._taken:
+                self._give_back_room()
+            self._taken = None
+            self._answered.set()
+        request, self._taken = await self._queue.get()
         if isinstance(request, WireError):
             raise request
         return request
@@ -114,6 +119,7 @@ class RequestReader(Generic[AnyRequest]):
                     await self._take_room()
                 with self._in_time() if is_large else contextlib.nullcontext():
                     body = await _read_body(self._reader, length)
+                self._unanswered += 1
                 await self._queue.put((self._decode(body), is_large))
         except (ConnectionError, EOFError):
             logger.debug("a connection of a task broke")
@@ -136,19 +142,21 @@ class RequestReader(Generic[AnyRequest]):
             timer.cancel()
 
     async def _take_room(self) -> None:
-        """Wait until this connection has no other large request, and others do not have too many."""
-        while self._holds_large:
-            self._large_answered.clear()
-            await self._large_answered.wait()
+        """Wait until this connection has no other large request, and others do not have too many.
+
+        Where it is shared, room is asked for when all that came before is answered: else whoever sends a large request
+        behind a get that waits has it as long as that waits.
+        """
+        while self._holds_large or (self._room is not None and self._unanswered):
+            self._answered.clear()
+            await self._answered.wait()
         if self._room is not None:
             await self._room.acquire()
         self._holds_large = True
 
     def _give_back_room(self) -> None:
-        self._taken_large = False
         if self._holds_large:
             self._holds_large = False
-            self._large_answered.set()
             if self._room is not None:
                 self._room.release()
 

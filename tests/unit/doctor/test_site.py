@@ -164,9 +164,9 @@ def test_an_osx_broker_of_a_peer_is_told_with_the_latest_trouble(trouble: str, l
 # --- the port for tasks on other hosts ---
 
 
-def config_with_port(path: Path) -> GatewayConfig:
+def config_with_port(path: Path, tasks: str = "10.0.0.5:9372") -> GatewayConfig:
     tls = {"certificate": "a.pem", "key": "a.key", "authorities": ["ca.pem"]}
-    listen = {"tasks": "10.0.0.5:9372"}
+    listen = {"tasks": tasks}
     return parse_config({**MINIMAL, "security": "mtls", "tls": tls, "listen": listen, "tasks_access": str(path)})
 
 
@@ -202,3 +202,27 @@ def test_why_tasks_on_other_hosts_do_not_get_in_is_an_error_with_its_code(tmp_pa
     assert refused is not None
     assert (absent.level, refused.level) == ("error", "error")
     assert "[FR624]" in refused.found
+
+
+@pytest.mark.parametrize(
+    ("listens", "told", "level"),
+    [
+        ("0.0.0.0:9372", "127.0.0.1:9372", "warning"),
+        ("[::]:9372", "[::1]:9372", "warning"),
+        ("0.0.0.0:9372", "localhost:9372", "warning"),
+        ("127.0.0.1:9372", "127.0.0.1:9372", "warning"),
+        ("0.0.0.0:9372", "10.0.0.5:9372", "ok"),
+    ],
+)
+def test_a_file_that_names_an_address_of_each_host_of_its_own_is_a_warning_though_it_is_reached_from_here(
+    tmp_path: Path, listens: str, told: str, level: str
+) -> None:
+    path = tmp_path / "access.json"
+    write_access(TaskAccess(told, "a", SECRET, "PEM"), path)
+
+    finding = check_tasks_port(config_with_port(path, listens), lambda _access: b"{}")
+
+    assert finding is not None
+    assert finding.level == level
+    assert ("every address of this host" in finding.found) == (not listens.startswith("127."))
+    assert ("fedrdma access" in finding.remedy) == (level == "warning")

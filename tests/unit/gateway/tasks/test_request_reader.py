@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from fedrdma_fate.client.protocol import LENGTH_PREFIX, PutInline, ReleaseLeases, decode_request, encode_message
+from fedrdma_fate.gateway.tasks import request_reader
 from fedrdma_fate.gateway.tasks.request_reader import LARGE_REQUEST_BYTES, READ_AHEAD, RequestReader
 from fedrdma_fate.wire.errors import WireError
 from fedrdma_fate.wire.frames import Party
@@ -119,6 +121,47 @@ def test_the_end_shows_while_an_answer_is_being_worked_out() -> None:
         await requests.next()
         with pytest.raises(ConnectionError):
             await requests.unless_ended(asyncio.sleep(100))
+
+    run(scenario())
+
+
+def test_a_large_request_behind_one_that_waits_for_its_answer_has_no_room_that_others_wait_for() -> None:
+    async def scenario() -> None:
+        room = asyncio.Semaphore(1)
+        waits = RequestReader(connection(SMALL, LARGE, end=True), room, decode=decode_request)
+        assert isinstance(await waits.next(), ReleaseLeases)
+        await settle()
+        other = RequestReader(connection(LARGE, end=True), room, decode=decode_request)
+        assert isinstance(await other.next(), PutInline)
+        other.close()
+        # the first one is answered now
+        assert isinstance(await waits.next(), PutInline)
+        assert await waits.next() is None
+        waits.close()
+        assert room._value == 1
+
+    run(scenario())
+
+
+def test_a_task_that_went_away_shows_also_where_a_large_request_of_its_waits_behind_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(request_reader, "LOOK_SECONDS", 0.01)
+
+    async def scenario() -> None:
+        listening = socket.create_server(("127.0.0.1", 0))
+        task = socket.create_connection(listening.getsockname())
+        accepted, _ = listening.accept()
+        stream, writer = await asyncio.open_connection(sock=accepted)
+        requests = RequestReader(stream, asyncio.Semaphore(1), accepted, decode=decode_request)
+        task.sendall(SMALL + LARGE)
+        assert isinstance(await requests.next(), ReleaseLeases)
+        task.close()
+        with pytest.raises(ConnectionError):
+            await requests.unless_ended(asyncio.sleep(100))
+        requests.close()
+        writer.close()
+        listening.close()
 
     run(scenario())
 
