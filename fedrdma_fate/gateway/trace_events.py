@@ -151,6 +151,18 @@ class TraceEvents:
         """The control channel of a peer has ended."""
         self._sink.emit("peer_lost", peer=peer, reason=reason)
 
+    def flow_call(
+        self, direction: str, peer: str, path: str, call_bytes: int, answer_bytes: int, status: int, seconds: float
+    ) -> None:
+        """FATE Flow has answered a scheduling call."""
+        fields: Fields = {"direction": direction, "peer": peer, "path": path, "bytes": call_bytes}
+        self._sink.emit("flow_call", **fields, answer_bytes=answer_bytes, status=status, seconds=seconds)
+
+    def flow_call_refused(self, direction: str, peer: str, call_bytes: int, code: ErrorCode) -> None:
+        """A scheduling call has no answer; its path may be anything."""
+        fields: Fields = {"direction": direction, "peer": peer, "bytes": call_bytes}
+        self._sink.emit("flow_call_refused", **fields, code=code.value)
+
     def share(self, direction: str, peer: str, share: float, link_rate: float | None, found_by: str) -> None:
         """A peer that sends (`receive`), or is sent to (`send`), has another share of the link; bytes a second."""
         own = share * 8 if math.isfinite(share) else None

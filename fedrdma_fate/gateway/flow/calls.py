@@ -114,7 +114,7 @@ class FlowCalls:
         except FedRDMAError as error:
             self._refused("asked", site, call, error)
             raise
-        self._answered("asked", site, began)
+        self._answered("asked", site, call, answer, began)
         return answer
 
     async def serve(self, site: str, call: SchedulingCall) -> Answer:
@@ -156,7 +156,7 @@ class FlowCalls:
         except FedRDMAError as error:
             self._refused("served", site, call, error)
             raise
-        self._answered("served", site, began)
+        self._answered("served", site, call, answer, began)
         return answer
 
     def under_way(self, direction: str, site: str) -> int:
@@ -191,8 +191,10 @@ class FlowCalls:
             raise unsupported(f"{self._site} takes no scheduling calls: its gateway knows no FATE Flow")
         return self._server
 
-    def _answered(self, direction: str, site: str, began: float) -> None:
+    def _answered(self, direction: str, site: str, call: SchedulingCall, answer: Answer, began: float) -> None:
         seconds = self._clock() - began
+        sizes = len(call.body), len(answer.body)
+        self._context.trace.flow_call(direction, site, call.path, *sizes, answer.status, seconds)
         counts = self.counts[direction][site]
         counts.answered += 1
         counts.slowest_seconds = max(counts.slowest_seconds, seconds)
@@ -200,6 +202,7 @@ class FlowCalls:
 
     def _refused(self, direction: str, site: str, call: SchedulingCall, error: FedRDMAError) -> None:
         self.counts[direction][site].refused += 1
+        self._context.trace.flow_call_refused(direction, site, len(call.body), error.code)
         self._context.metrics.call_ended(direction, site, error.code.value, 0.0)
         message = "a scheduling call %s, %s, ended without an answer: [%s] %s"
         whose = f"of {site}" if direction == "served" else f"to {site}"

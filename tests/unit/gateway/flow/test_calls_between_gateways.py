@@ -128,6 +128,25 @@ def test_an_answer_that_is_an_error_of_fate_flows_passes_as_it_is(two: FlowSites
     assert (told.status, told.document) == (422, {"code": 1003})
 
 
+def test_the_trace_of_both_gateways_has_each_call_with_its_size_and_time(two: FlowSites) -> None:
+    two.flows["b"].answer = lambda _call: (422, "application/json", b'{"code": 1003}')
+    call(two.port("a"))
+    for site, direction, peer in (("a", "asked", "b"), ("b", "served", "a")):
+        (event,) = two.sites[site].events("flow_call")
+        assert (event["direction"], event["peer"], event["path"]) == (direction, peer, "/v2/partner/job/create")
+        assert (event["status"], event["answer_bytes"]) == (422, 14)
+        assert event["bytes"] == len(two.flows["b"].calls[0].body)
+        assert 0 < event["seconds"] < SECONDS
+
+
+def test_the_trace_has_calls_that_are_refused_with_their_code_and_not_with_what_they_said(two: FlowSites) -> None:
+    assert call(two.port("a"), body=body_for("host", "9999")).status == 403
+    (event,) = two.sites["a"].events("flow_call_refused")
+    assert (event["direction"], event["code"]) == ("asked", "FR602")
+    assert "path" not in event
+    assert two.sites["a"].events("flow_call") == []
+
+
 # --- a server that is not as it should be ---
 
 
