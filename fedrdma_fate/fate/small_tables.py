@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrdma_fate.fate.malformed import malformed
+from fedrdma_fate.fate.spark_engine import is_sparks, made_of, read_kept
 from fedrdma_fate.fate.table_batches import Pair, batch_bytes, decode_batch, encode_batch
 from fedrdma_fate.fate.table_check import check_serdes_types, checked_pairs
 from fedrdma_fate.fate.tables import made_by_workers
@@ -42,11 +43,19 @@ _STANDALONE = "STANDALONE"
 def read_small(table: Any, most_bytes: int) -> bytes | None:
     """A table as it lies in an object; None where it would be longer, or only workers can read it.
 
+    Spark's tables can be read here where Spark keeps them, as FATE's engine has it do.
+
     Args:
         table: FATE's, of any computing engine.
         most_bytes: how long it may become.
     """
-    if getattr(table, "engine", None) != _STANDALONE or table.num_partitions > MOST_PARTITIONS:
+    if table.num_partitions > MOST_PARTITIONS:
+        return None
+    if is_sparks(table):
+        kept = read_kept(table, most_bytes)
+        content = None if kept is None else encode_small(kept)
+        return content if content is not None and len(content) <= most_bytes else None
+    if getattr(table, "engine", None) != _STANDALONE:
         return None
     room = most_bytes - _prefix_bytes(table.num_partitions) - batch_bytes(())
     partitions: list[list[Pair]] = []
@@ -80,6 +89,8 @@ def make_small(content: memoryview, computing: Any, meta: Any, allowed_names: Co
     checked = checked_pairs(pairs, meta.key_serdes_type, meta.value_serdes_type, allowed_names)
     # all of it, before the engine gets any
     partitions = [list(itertools.islice(checked, count)) for count in counts]
+    if is_sparks(computing):
+        return made_of(meta, partitions)
     session = getattr(computing, "get_standalone_session", None)
     if session is None:
         return made_by_workers(computing, meta, _Given(partitions))

@@ -5,8 +5,10 @@ Imports pyspark only where a table or a session of that engine is there.
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fedrdma_fate.fate.table_batches import Pair
@@ -17,6 +19,9 @@ _ENGINE = "fate.arch.computing.backends.spark"
 
 _SORTED_MEMORY_MB = 512
 """Of a worker of Spark's that sorts a partition, before it goes on on disk: Spark's own default."""
+
+_FRAME = struct.Struct("!i")
+"""Length in front of what Spark and its workers send each other: its own format."""
 
 # the last line of what Python says of an exception, in the text of one of Java's
 _WORKER_FAILURE = re.compile(r"^[\w.]+: \[(FR\d{3})\] (.*)$", re.MULTILINE)
@@ -52,15 +57,71 @@ def made_by_spark(meta: Any, make: Callable[[int, Iterable[Pair]], Iterator[Pair
         FedRDMAError: what a worker raised, where it has a code.
         Exception: else as Spark raises it.
     """
-    from fate.arch.computing.backends.spark import Table
-    from pyspark import SparkContext, StorageLevel
+    from pyspark import SparkContext
 
     count = meta.num_partitions
-    rdd = SparkContext.getOrCreate().parallelize(range(count), count).mapPartitionsWithIndex(make)
+    return _kept(SparkContext.getOrCreate().parallelize(range(count), count).mapPartitionsWithIndex(make), meta)
+
+
+def _kept(rdd: Any, meta: Any) -> Any:
+    """The table of what is in it, once Spark has all of it."""
+    from fate.arch.computing.backends.spark import Table
+    from pyspark import StorageLevel
+
     # the engine's level
     rdd.persist(StorageLevel.MEMORY_AND_DISK)
     _run(rdd)
     return Table(rdd, meta.key_serdes_type, meta.value_serdes_type, meta.partitioner_type)
+
+
+def read_kept(table: Any, most_bytes: int) -> list[list[Pair]] | None:
+    """The pairs of each partition of a table that Spark keeps whole and that is small; None where it is not.
+
+    Java collects them as they are kept: no worker of Python's has any part in it.
+
+    Args:
+        table: FATE's, of its Spark engine.
+        most_bytes: as which Spark keeps it, and compresses it by default.
+
+    Raises:
+        Exception: as Spark raises it.
+    """
+    rdd = table.rdd
+    java, context = rdd._jrdd, rdd.ctx
+    known = [each for each in context._jsc.sc().getRDDStorageInfo() if each.id() == java.id()]
+    if not known or known[0].numCachedPartitions() < table.num_partitions:
+        return None
+    if known[0].memSize() + known[0].diskSize() > most_bytes:
+        return None
+    from pyspark import RDD
+
+    # of each partition a list of what Spark calls batches: some pairs each, as Python pickled them
+    collected = RDD(context._jvm.SerDeUtil.javaToPython(java.glom()), context).collect()
+    return [_pairs_in(batches, rdd._jrdd_deserializer) for batches in collected]
+
+
+def _pairs_in(batches: Iterable[bytes], serializer: Any) -> list[Pair]:
+    framed = io.BytesIO(b"".join(part for batch in batches for part in (_FRAME.pack(len(batch)), batch)))
+    return list(serializer.load_stream(framed))
+
+
+def made_of(meta: Any, partitions: Sequence[Sequence[Pair]]) -> Any:
+    """As `made_by_spark`, of pairs that are here: no worker of Python's has any part in it.
+
+    Args:
+        meta: what table it is (FATE's TableMeta).
+        partitions: the pairs of each.
+
+    Raises:
+        Exception: as Spark raises it.
+    """
+    from pyspark import RDD, SparkContext
+    from pyspark.serializers import BatchedSerializer
+
+    context = SparkContext.getOrCreate()
+    # each partition as one thing, so that Spark deals one to each; then as the pairs that are in it
+    whole = context.parallelize(partitions, len(partitions))
+    return _kept(RDD(whole._jrdd, context, BatchedSerializer(whole._jrdd_deserializer)), meta)
 
 
 def in_order(pairs: Iterable[Pair]) -> Iterable[Pair]:

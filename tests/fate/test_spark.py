@@ -90,6 +90,69 @@ def test_a_table_comes_to_spark_and_is_joined_there(
     }
 
 
+SMALL = {number: str(number) for number in range(1000)}
+
+
+def dealt(table: Any) -> list[list[Any]]:
+    """What is in each partition of a table of Spark's."""
+    found: list[list[Any]] = table.rdd.glom().collect()
+    return [sorted(part) for part in found]
+
+
+@pytest.fixture
+def no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker of Spark's sends or makes a partition."""
+
+    def never(*_: Any) -> Any:
+        pytest.fail("a worker moves a partition")
+
+    monkeypatch.setattr(tables, "run_over", never)
+    monkeypatch.setattr(tables, "made_by_spark", never)
+
+
+@pytest.mark.parametrize("rows", [SMALL, {1: "one"}], ids=["many", "in one partition of three"])
+def test_a_small_table_of_sparks_needs_no_worker_and_comes_as_it_was_dealt(
+    parties: dict[tuple[str, str], Context], no_worker: None, rows: dict[int, str]
+) -> None:
+    del no_worker
+    guest, host = parties[GUEST], parties[HOST]
+    name = f"small-{len(rows)}"
+    table = host.computing.parallelize(list(rows.items()), include_key=True, partition=3)
+
+    host.guest.put(name, table)
+    found = guest.hosts[0].get(name)
+    assert found.num_partitions == 3
+    assert dict(found.collect()) == rows
+    guest.hosts.put(name, found)
+    back = host.guest.get(name)
+
+    assert dealt(back) == dealt(table)
+    assert back.count() == len(rows)
+    # and what came so goes on so
+    host.guest.put(f"{name}-again", back)
+    assert dict(guest.hosts[0].get(f"{name}-again").collect()) == rows
+
+
+def test_a_small_table_that_spark_has_not_kept_goes_by_workers(parties: dict[tuple[str, str], Context]) -> None:
+    host = parties[HOST]
+    table = host.computing.parallelize(list(SMALL.items()), include_key=True, partition=3)
+    assert small_tables.read_small(table, small_tables.MOST_BYTES) is not None
+
+    table.rdd.unpersist(blocking=True)
+
+    assert small_tables.read_small(table, small_tables.MOST_BYTES) is None
+    host.guest.put("not-kept", table)
+    assert dict(parties[GUEST].hosts[0].get("not-kept").collect()) == SMALL
+
+
+def test_a_table_that_spark_compresses_goes_by_workers_where_it_would_be_too_long(
+    parties: dict[tuple[str, str], Context],
+) -> None:
+    table = parties[HOST].computing.parallelize([(n, bytes(50_000)) for n in range(20)], include_key=True, partition=3)
+
+    assert small_tables.read_small(table, small_tables.MOST_BYTES) is None
+
+
 def test_a_table_whose_workers_are_killed_after_they_sent_arrives_once(
     parties: dict[tuple[str, str], Context], tmp_path: Path, killing: None
 ) -> None:
@@ -163,7 +226,7 @@ def test_a_table_whose_executors_do_not_reach_the_gateway_is_refused_and_may_be_
     parties: dict[tuple[str, str], Context], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = parties[HOST]
-    table = host.computing.parallelize([(1, b"one")], include_key=True, partition=1)
+    table = host.computing.parallelize(list(LARGE.items()), include_key=True, partition=1)
     # as on a host that has no gateway
     elsewhere = dataclasses.replace(host.federation._connector, address=f"unix://{tmp_path}/none", connect_timeout=0.1)
     with monkeypatch.context() as patch:
@@ -174,7 +237,7 @@ def test_a_table_whose_executors_do_not_reach_the_gateway_is_refused_and_may_be_
 
     assert caught.value.code is ErrorCode.GATEWAY_UNREACHABLE
     host.guest.put("from-elsewhere", table)
-    assert dict(parties[GUEST].hosts[0].get("from-elsewhere").collect()) == {1: b"one"}
+    assert dict(parties[GUEST].hosts[0].get("from-elsewhere").collect()) == LARGE
 
 
 def test_a_table_that_spark_is_told_to_give_up_in_its_push_leaves_no_slot_and_may_be_put_again(

@@ -1,7 +1,7 @@
 """How long tables take between two parties that compute with Spark, beside Spark doing nothing with them.
 
-`python -m tests.support.spark_times [--megabytes 1000] [--rounds 3] [--lend]`, which needs pyspark and Java 17: both
-parties in one driver, two executors on this host, two gateways. The kinds of work take turns, round by round:
+`python -m tests.support.spark_times [--megabytes 1000] [--rounds 3] [--lend] [--brief]`, which needs pyspark and Java
+17: both parties in one driver, two executors on this host, two gateways. The kinds of work take turns, round by round:
 
 - `in`: FATE's engine gives a table's partitions to a function that returns nothing; what a push is beside.
 - `in and out`: to one that returns what it gets; what a pull is beside.
@@ -9,8 +9,11 @@ parties in one driver, two executors on this host, two gateways. The kinds of wo
 - `in, one stage`, `out, one stage`: the same without FATE's dealing of pairs to partitions behind it, as a push and a
   pull go.
 - `push`, `pull`: what the federation does in `ctx.put` and `ctx.get`. A pull is over when Spark has the partitions.
+- `push by workers`, `pull by workers`: the same of a small table, which else lies in its object.
 
 Ratios are of seconds, and, in brackets, of processors' seconds of all processes: these depend less on what runs beside.
+The next column says which processes had them: Spark's Java, its Python workers, the gateways, and the driver. With
+`--brief` what FATE's engine does in two stages is left out.
 """
 
 from __future__ import annotations
@@ -26,13 +29,15 @@ import secrets
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 from fate.arch.context import Context
 
+from fedrdma_fate.fate import small_tables
 from fedrdma_fate.fate.spark_engine import made_by_spark, run_over
 from fedrdma_fate.fate.table_batches import Pair
 from tests.support.sites import InProcesses
@@ -73,31 +78,49 @@ def mapped(table: Any, function: Callable[[int, Iterable[Pair]], Iterable[Pair]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Took:
-    """Of one piece of work: seconds by the clock, and of processors, of this process and all under it."""
+    """Of one piece of work: seconds by the clock, and of processors, by which of `PROCESSES` had them."""
 
     seconds: float
-    processors: float
+    by_process: Mapping[str, float]
+
+    @property
+    def processors(self) -> float:
+        """Of all together."""
+        return sum(self.by_process.values())
 
 
 def timed(work: Callable[[], Any]) -> tuple[Took, Any]:
     """How long it took, and what came of it."""
     start, before = time.perf_counter(), processor_seconds()
     made = work()
-    return Took(time.perf_counter() - start, processor_seconds() - before), made
+    seconds, after = time.perf_counter() - start, processor_seconds()
+    return Took(seconds, {name: after[name] - before[name] for name in after}), made
 
 
-def processor_seconds() -> float:
+JAVA, WORKERS, GATEWAYS, DRIVER = PROCESSES = ("Java", "workers", "gateways", "driver")
+
+
+def processor_seconds() -> dict[str, float]:
     """Of this process and all under it: Spark's, whose workers go on from one to the next, and the gateways'."""
     own = psutil.Process()
-    total = 0.0
+    total = dict.fromkeys(PROCESSES, 0.0)
     for process in (own, *own.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:4])
+            total[kind_of(process, own)] += sum(process.cpu_times()[:4])
     return total
 
 
+def kind_of(process: psutil.Process, own: psutil.Process) -> str:
+    """Which of `PROCESSES` it is."""
+    if process.pid == own.pid:
+        return DRIVER
+    if process.name() == "java":
+        return JAVA
+    return WORKERS if "pyspark.daemon" in process.cmdline() else GATEWAYS
+
+
 def measure(
-    parties: dict[tuple[str, str], Context], rows: int, value: bytes, rounds: int, warm_ups: int
+    parties: dict[tuple[str, str], Context], rows: int, value: bytes, rounds: int, warm_ups: int, *, brief: bool
 ) -> dict[str, list[Took]]:
     """What each kind of work took, by round; without the first ones, in which workers start."""
     guest, host = parties[GUEST], parties[HOST]
@@ -115,21 +138,28 @@ def measure(
             ("out", functools.partial(mapped, empty, make)),
             ("out, one stage", functools.partial(made_by_spark, empty, make)),
         ):
+            if brief and "one stage" not in kind:
+                continue
             took[kind], _ = timed(work)
             gc.collect()
-        took["push"], _ = timed(functools.partial(guest.hosts[0].put, name, table))
-        took["pull"], found = timed(functools.partial(host.guest.get, name))
-        if found.count() != rows:
-            raise SystemExit(f"{found.count()} rows came of {rows}")
-        del found
-        gc.collect()
+        for suffix, most in (("", small_tables.MOST_PARTITIONS), (" by workers", 0)):
+            if suffix and rows * len(value) > small_tables.MOST_BYTES:
+                continue
+            with mock.patch.object(small_tables, "MOST_PARTITIONS", most):
+                took[f"push{suffix}"], _ = timed(functools.partial(guest.hosts[0].put, f"{name}{suffix}", table))
+                took[f"pull{suffix}"], found = timed(functools.partial(host.guest.get, f"{name}{suffix}"))
+            if found.count() != rows:
+                raise SystemExit(f"{found.count()} rows came of {rows}")
+            del found
+            gc.collect()
         if number >= warm_ups:
             for kind, each in took.items():
                 times.setdefault(kind, []).append(each)
     return times
 
 
-BESIDE = {"push": ("in", "in, one stage"), "pull": ("in and out", "out", "out, one stage")}
+_PUSH, _PULL = ("in", "in, one stage"), ("in and out", "out", "out, one stage")
+BESIDE = {"push": _PUSH, "push by workers": _PUSH, "pull": _PULL, "pull by workers": _PULL}
 """What a work's medians are divided by."""
 
 
@@ -143,8 +173,12 @@ def rows_of(title: str, times: dict[str, list[Took]]) -> list[str]:
         beside = ", ".join(
             f"{seconds[kind] / seconds[other]:.2f} ({processors[kind] / processors[other]:.2f}) of {other}"
             for other in BESIDE.get(kind, ())
+            if other in times
         )
-        told = (title, kind, f"{seconds[kind]:.2f} s", span, f"{processors[kind]:.2f} s", beside)
+        split = ", ".join(
+            f"{name} {statistics.median(took.by_process[name] for took in each):.2f}" for name in PROCESSES
+        )
+        told = (title, kind, f"{seconds[kind]:.2f} s", span, f"{processors[kind]:.2f} s", split, beside)
         lines.append("| " + " | ".join(told) + " |")
     return lines
 
@@ -159,6 +193,7 @@ def main() -> None:
         action="store_true",
         help="leave the data path to the gateways: of one host, they lend each other what lies in shared memory",
     )
+    parser.add_argument("--brief", action="store_true", help="leave out what FATE's engine does in two stages")
     given = parser.parse_args()
     if lacking := missing():
         raise SystemExit(lacking)
@@ -176,11 +211,13 @@ def main() -> None:
         gateways = joined(SITE_OF, engines, directory / "gateways", InProcesses(READY_SECONDS), **paths)
         parties = stack.enter_context(gateways)
         print(
-            "| table | work | median | least and most | of processors | beside |\n|---|---|---|---|---|---|", flush=True
+            "| table | work | median | least and most | processors | of them | beside |\n|---|---|---|---|---|---|---|",
+            flush=True,
         )
         for number, (title, rows, value) in enumerate(tables):
             # workers go on from table to table
-            found = measure(parties, rows, pickle.dumps(value), given.rounds, warm_ups=0 if number else WARM_UPS)
+            warm_ups = 0 if number else WARM_UPS
+            found = measure(parties, rows, pickle.dumps(value), given.rounds, warm_ups, brief=given.brief)
             print("\n".join(rows_of(title, found)), flush=True)
         print(f"\nload before: {load:.1f}")
 

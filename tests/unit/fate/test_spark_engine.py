@@ -1,10 +1,13 @@
-"""What ended a worker of Spark's, found in the text of Spark's exception."""
+"""What ended a worker of Spark's, found in the text of Spark's exception; which tables need no worker."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from fedrdma_fate.fate.spark_engine import failure_in, is_sparks
+from fedrdma_fate.fate.spark_engine import failure_in, is_sparks, read_kept
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 
 # as py4j tells of a stage that failed: Python's words, Java's, and both again as their cause
@@ -55,3 +58,39 @@ def test_what_has_no_code_stays_sparks_own(words: str) -> None:
 
 def test_what_is_not_of_fates_engine_is_not_sparks() -> None:
     assert not is_sparks(object())
+
+
+def a_table(partitions: int, **kept: int) -> Any:
+    """As `read_kept` looks at one, without a Spark; what it keeps of it, and something else that it keeps whole."""
+
+    def info(number: int, whole: int, memory: int, disk: int) -> Any:
+        found = {"id": number, "numCachedPartitions": whole, "memSize": memory, "diskSize": disk}
+        return SimpleNamespace(**{name: lambda value=value: value for name, value in found.items()})
+
+    infos = [info(1, partitions, 10, 0)]
+    if kept:
+        infos.append(info(2, kept["whole"], kept["memory"], kept["disk"]))
+    java = SimpleNamespace(id=lambda: 2, glom=lambda: pytest.fail("it was read"))
+    spark = SimpleNamespace(getRDDStorageInfo=lambda: infos)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark))
+    return SimpleNamespace(rdd=SimpleNamespace(_jrdd=java, ctx=context), num_partitions=partitions)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {},
+        {"whole": 3, "memory": 10, "disk": 0},
+        {"whole": 4, "memory": 101, "disk": 0},
+        {"whole": 4, "memory": 51, "disk": 50},
+    ],
+    ids=["not kept", "a partition is not", "too large", "too large with what is on disk"],
+)
+def test_a_table_that_spark_does_not_keep_whole_or_that_is_large_is_not_read_by_its_task(kept: dict[str, int]) -> None:
+    assert read_kept(a_table(4, **kept), 100) is None
+
+
+def test_a_table_that_spark_keeps_and_that_is_small_is_read_by_its_task() -> None:
+    pytest.importorskip("pyspark")
+    with pytest.raises(pytest.fail.Exception, match="it was read"):
+        read_kept(a_table(4, whole=4, memory=50, disk=50), 100)
