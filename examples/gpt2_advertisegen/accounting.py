@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from examples.gpt2_advertisegen.events import round_of_tag
@@ -102,10 +102,13 @@ def operations(events: Iterable[Record]) -> list[Operation]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RoundSeconds:
-    """Seconds of one party in one round, spent on messages or waiting for others to send them."""
+    """Seconds of one party, in one round or several, spent on messages or waiting for others to send them."""
 
     communication: float
     waiting: float
+
+    def __add__(self, other: RoundSeconds) -> RoundSeconds:
+        return RoundSeconds(self.communication + other.communication, self.waiting + other.waiting)
 
 
 def seconds_by_round(party: Party, by_party: Mapping[Party, Sequence[Operation]], rounds: int) -> list[RoundSeconds]:
@@ -114,6 +117,20 @@ def seconds_by_round(party: Party, by_party: Mapping[Party, Sequence[Operation]]
     A get that starts before the peer's put waits until that put begins: the peer still computes. From then on both
     are busy with the message. This compares clocks of several processes, so they must share a host.
     """
+    split = [RoundSeconds(0.0, 0.0)] * rounds
+    for operation, seconds in _split(party, by_party):
+        number = round_of_tag(operation.tag)
+        if number is not None and number < rounds:
+            split[number] += seconds
+    return split
+
+
+def seconds_in_all(party: Party, by_party: Mapping[Party, Sequence[Operation]]) -> RoundSeconds:
+    """The same for all of a party's puts and gets, those before the first round included."""
+    return sum((seconds for _, seconds in _split(party, by_party)), RoundSeconds(0.0, 0.0))
+
+
+def _split(party: Party, by_party: Mapping[Party, Sequence[Operation]]) -> Iterator[tuple[Operation, RoundSeconds]]:
     put_begins = {
         (str(source), peer, operation.name, operation.tag): operation.begin
         for source, done in by_party.items()
@@ -121,15 +138,9 @@ def seconds_by_round(party: Party, by_party: Mapping[Party, Sequence[Operation]]
         if operation.op == "put"
         for peer in operation.peers
     }
-    communication, waiting = [0.0] * rounds, [0.0] * rounds
     for operation in by_party[party]:
-        number = round_of_tag(operation.tag)
-        if number is None or number >= rounds:
-            continue
         came = operation.begin
         if operation.op == "get":
             keys = [(peer, str(party), operation.name, operation.tag) for peer in operation.peers]
             came = min(max([came, *(put_begins.get(key, came) for key in keys)]), operation.end)
-        waiting[number] += came - operation.begin
-        communication[number] += operation.end - came
-    return [RoundSeconds(busy, idle) for busy, idle in zip(communication, waiting, strict=True)]
+        yield operation, RoundSeconds(operation.end - came, came - operation.begin)

@@ -39,11 +39,9 @@ def choice(literal: object) -> click.Choice[str]:
 _POSITIVE = click.IntRange(min=1)
 _DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
-_JOB_OPTIONS = (
+_TRAINING_OPTIONS = (
     click.option("--tuning", type=choice(Tuning), default="full", help="All parameters, or LoRA on c_attn."),
     click.option("--lora-rank", type=_POSITIVE, default=8, help="Rank of the LoRA matrices."),
-    click.option("--mode", type=choice(Mode), default="fedrdma-e", help="How payloads travel between the gateways."),
-    click.option("--transport", type=choice(TransportName), default="auto", help="Data path between the gateways."),
     click.option(
         "--model", type=_DIRECTORY, help="Directory with real GPT-2 weights and tokenizer. Without: random ones."
     ),
@@ -58,6 +56,12 @@ _JOB_OPTIONS = (
     click.option("--max-length", type=click.IntRange(min=8), help="Tokens per row; longer rows are cut."),
     click.option("--optimizer", type=choice(Optimizer), default="adamw", help="AdamW keeps 8 bytes per parameter."),
     click.option("--seed", type=click.IntRange(min=0, max=2**32 - 1), default=42, help="Of everything that is drawn."),
+)
+"""What is trained, and on what: the same for jobs of this host and of FATE Flow."""
+
+_RUN_OPTIONS = (
+    click.option("--mode", type=choice(Mode), default="fedrdma-e", help="How payloads travel between the gateways."),
+    click.option("--transport", type=choice(TransportName), default="auto", help="Data path between the gateways."),
     click.option(
         "--masks",
         type=choice(Masks),
@@ -79,7 +83,16 @@ _JOB_OPTIONS = (
 
 def job_options(command: Command) -> Command:
     """Adds the options that describe the job; on several hosts all silos must be given the same."""
-    for option in reversed(_JOB_OPTIONS):
+    return _with(command, *_TRAINING_OPTIONS, *_RUN_OPTIONS)
+
+
+def training_options(command: Command) -> Command:
+    """Adds those that FATE Flow's jobs have, too."""
+    return _with(command, *_TRAINING_OPTIONS)
+
+
+def _with(command: Command, *options: Callable[[Command], Command]) -> Command:
+    for option in reversed(options):
         command = option(command)
     return command
 

@@ -40,8 +40,30 @@ class EventReader:
             yield json.loads(line)
 
 
+class FateTimers:
+    """Pairs the start and done lines of FATE's federation timers."""
+
+    def __init__(self) -> None:
+        self._started: dict[tuple[str, str, str, str], float] = {}
+
+    def line(self, message: str, at: float) -> dict[str, Any] | None:
+        """One line of FATE's, logged at `at` (Unix seconds): the `put` or `get` that is done with it, if any."""
+        match = _TIMING.match(message)
+        if match is None:
+            return None
+        key = ("put" if match[1] == "remote" else "get", match[2], match[3], match[4])
+        if match[5] == "start":
+            self._started[key] = at
+        elif key in self._started:
+            op, name, tag, listed = key
+            peers = [f"{role}:{party_id}" for role, party_id in _PARTY.findall(listed)]
+            begin = self._started.pop(key)
+            return {"event": op, "name": name, "tag": tag, "peers": peers, "begin": begin, "end": at}
+        return None
+
+
 class FateTimings(logging.Handler):
-    """Turns the start and done lines of FATE's federation timers into `put` and `get` events.
+    """Turns FATE's timers into `put` and `get` events.
 
     So a put or get is timed where FATE itself starts and ends it, serialisation included, whatever carries it.
     """
@@ -49,21 +71,13 @@ class FateTimings(logging.Handler):
     def __init__(self, events: Trace) -> None:
         super().__init__(logging.DEBUG)
         self._events = events
-        self._started: dict[tuple[str, str, str, str], float] = {}
+        self._timers = FateTimers()
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line of FATE's."""
-        match = _TIMING.match(record.getMessage())
-        if match is None:
-            return
-        key = ("put" if match[1] == "remote" else "get", match[2], match[3], match[4])
-        if match[5] == "start":
-            self._started[key] = record.created
-        elif key in self._started:
-            op, name, tag, listed = key
-            peers = [f"{role}:{party_id}" for role, party_id in _PARTY.findall(listed)]
-            begin = self._started.pop(key)
-            self._events.emit(op, name=name, tag=tag, peers=peers, begin=begin, end=record.created)
+        done = self._timers.line(record.getMessage(), record.created)
+        if done is not None:
+            self._events.emit(done.pop("event"), **done)
 
     def attach(self) -> None:
         """Listen to FATE's timers, and keep their lines out of every other log."""

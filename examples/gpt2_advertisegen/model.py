@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 import torch
@@ -76,18 +75,6 @@ def load_whole_model(directory: str) -> torch.nn.Module:
 
     model: torch.nn.Module = HFAutoModelForCausalLM(directory).load()
     return model
-
-
-def lora_settings(rank: int) -> dict[str, Any]:
-    """LoRA on the attention projections (c_attn), as FATE-LLM's PELLM takes it."""
-    return {
-        "task_type": "CAUSAL_LM",
-        "r": rank,
-        "lora_alpha": 2 * rank,
-        "lora_dropout": 0.05,
-        "target_modules": ["c_attn"],
-        "fan_in_fan_out": True,
-    }
 
 
 def trainable_state(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from examples.gpt2_advertisegen.options import FederationName, Masks, ModelShape, Optimizer, Tuning
+from examples.gpt2_advertisegen.options import FederationName, JobOptions, Masks, ModelShape, Optimizer, Preset, Tuning
 from fedrdma_fate.wire.frames import Party
 
 GUEST = Party("guest", "9999")
@@ -52,6 +52,28 @@ class PrepareRequest(msgspec.Struct, frozen=True):
     seed: int
 
 
+def prepare_request(options: JobOptions, preset: Preset, output: Path) -> PrepareRequest:
+    """What to prepare for these options.
+
+    Args:
+        options: the job.
+        preset: its hyper-parameters, the user's own values in place.
+        output: the run's directory.
+    """
+    return PrepareRequest(
+        output=str(output),
+        data=str(options.data.absolute()),
+        model=str(options.model.absolute()) if options.model else None,
+        shape=preset.shape,
+        tuning=options.tuning,
+        lora_rank=options.lora_rank,
+        max_length=preset.max_length,
+        samples=preset.samples,
+        held_out=preset.held_out,
+        seed=options.seed,
+    )
+
+
 class ModelFacts(msgspec.Struct, frozen=True):
     """What is known of the model once it is prepared.
 
@@ -89,6 +111,22 @@ class TrainingPlan(msgspec.Struct, frozen=True):
     optimizer: Optimizer
     seed: int
     masks: Masks
+
+
+def training_plan(options: JobOptions, preset: Preset) -> TrainingPlan:
+    """The hyper-parameters of these options; see `prepare_request`."""
+    return TrainingPlan(
+        tuning=options.tuning,
+        lora_rank=options.lora_rank,
+        rounds=preset.rounds,
+        batch_size=preset.batch_size,
+        micro_batch=preset.micro_batch,
+        learning_rate=preset.lora_learning_rate if options.tuning == "lora" else preset.learning_rate,
+        max_length=preset.max_length,
+        optimizer=options.optimizer,
+        seed=options.seed,
+        masks=options.masks,
+    )
 
 
 class SiloConfig(msgspec.Struct, frozen=True):

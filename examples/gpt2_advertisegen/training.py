@@ -1,4 +1,4 @@
-"""One silo's part in the FATE-LLM job: the runner's configuration, and what is watched while it trains."""
+"""One silo's part in the FATE-LLM job: its runner, and what is watched while it trains."""
 
 from __future__ import annotations
 
@@ -11,78 +11,9 @@ from fate_llm.runner.homo_seq2seq_runner import Seq2SeqRunner
 from fate_utils.secure_aggregation_helper import RandomMix
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from examples.gpt2_advertisegen.model import lora_settings
 from examples.gpt2_advertisegen.plan import CLIENTS, SiloConfig
+from examples.gpt2_advertisegen.runner_settings import lora_settings, runner_settings
 from fedrdma_fate.obs.trace import Trace
-
-_OPTIMIZERS = {"adamw": "adamw_torch", "adafactor": "adafactor", "sgd": "sgd"}
-
-
-def runner_settings(config: SiloConfig) -> dict[str, Any]:
-    """The configuration of FATE-LLM's Seq2SeqRunner, as a FATE pipeline would hand it to a silo."""
-    tokenizer = {"tokenizer_name_or_path": config.model.directory, "pad_token": config.model.pad_token}
-    return {
-        "algo": "fedavg",
-        "model_conf": _model_settings(config),
-        "dataset_conf": {
-            "module_name": "fate_llm.dataset.prompt_dataset",
-            "item_name": "PromptDataset",
-            "kwargs": {
-                **tokenizer,
-                "text_max_length": config.training.max_length,
-                "max_prompt_length": config.training.max_length // 2,
-                "num_proc": None,
-            },
-        },
-        "data_collator_conf": {
-            "module_name": "fate_llm.data.data_collator.cust_data_collator",
-            "item_name": "get_seq2seq_data_collator",
-            "kwargs": tokenizer,
-        },
-        "training_args_conf": _training_settings(config),
-        "fed_args_conf": {"aggregate_strategy": "epoch", "aggregate_freq": 1, "aggregator": "secure_aggregate"},
-        "task_type": "causal_lm",
-        "save_trainable_weights_only": True,
-    }
-
-
-def _model_settings(config: SiloConfig) -> dict[str, Any]:
-    if config.training.tuning == "full":
-        return {
-            "module_name": "examples.gpt2_advertisegen.model",
-            "item_name": "load_whole_model",
-            "kwargs": {"directory": config.model.directory},
-        }
-    return {
-        "module_name": "fate_llm.model_zoo.pellm.gpt2",
-        "item_name": "GPT2CLM",
-        "kwargs": {
-            "pretrained_path": config.model.directory,
-            "peft_type": "LoraConfig",
-            "peft_config": lora_settings(config.training.lora_rank),
-        },
-    }
-
-
-def _training_settings(config: SiloConfig) -> dict[str, Any]:
-    training = config.training
-    return {
-        "num_train_epochs": training.rounds,
-        "per_device_train_batch_size": training.micro_batch,
-        "gradient_accumulation_steps": training.batch_size // training.micro_batch,
-        "per_device_eval_batch_size": training.micro_batch,
-        "learning_rate": training.learning_rate,
-        "optim": _OPTIMIZERS[training.optimizer],
-        "seed": training.seed,
-        "data_seed": training.seed,
-        "use_cpu": True,
-        "evaluation_strategy": "epoch",
-        "prediction_loss_only": True,
-        # PELLM's forward takes **kwargs, so the trainer cannot tell which columns it needs
-        "remove_unused_columns": False,
-        "label_names": ["labels"],
-        "report_to": [],
-    }
 
 
 class WatchedRunner(Seq2SeqRunner):  # type: ignore[misc]  # FATE has no types
@@ -203,7 +134,26 @@ def run_server(config: SiloConfig, context: Context) -> None:
 
 
 def _runner(config: SiloConfig, context: Context, callbacks: list[TrainerCallback]) -> WatchedRunner:
-    runner = WatchedRunner(callbacks, **runner_settings(config))
+    settings = runner_settings(config.training, config.model, _model_settings(config))
+    runner = WatchedRunner(callbacks, **settings)
     runner.set_context(context)
     runner.set_role(Role.from_str(config.party.role))
     return runner
+
+
+def _model_settings(config: SiloConfig) -> dict[str, Any]:
+    if config.training.tuning == "full":
+        return {
+            "module_name": "examples.gpt2_advertisegen.model",
+            "item_name": "load_whole_model",
+            "kwargs": {"directory": config.model.directory},
+        }
+    return {
+        "module_name": "fate_llm.model_zoo.pellm.gpt2",
+        "item_name": "GPT2CLM",
+        "kwargs": {
+            "pretrained_path": config.model.directory,
+            "peft_type": "LoraConfig",
+            "peft_config": lora_settings(config.training.lora_rank),
+        },
+    }

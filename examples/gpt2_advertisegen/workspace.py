@@ -13,15 +13,16 @@ import msgspec
 
 from examples.gpt2_advertisegen.events import EventReader
 from examples.gpt2_advertisegen.gateways import Gateways
-from examples.gpt2_advertisegen.options import JobOptions, Preset
+from examples.gpt2_advertisegen.options import JobOptions
 from examples.gpt2_advertisegen.plan import (
     USAGE_STATUS,
     ModelFacts,
-    PrepareRequest,
     RunFiles,
     SiloConfig,
     TrainingPlan,
+    prepare_request,
     slug,
+    training_plan,
 )
 from examples.gpt2_advertisegen.processes import BadInputError, Child, Children, JobFailedError, describe_end
 from examples.gpt2_advertisegen.progress import Progress
@@ -70,7 +71,9 @@ class Workspace:
             JobFailedError: the process failed.
         """
         self._progress.stage("preparing data, tokenizer and model")
-        self.files.request.write_bytes(msgspec.json.encode(self._prepare_request()))
+        self.files.request.write_bytes(
+            msgspec.json.encode(prepare_request(self._options, self._hyper_parameters, self.files.output))
+        )
         command = [sys.executable, "-m", "examples.gpt2_advertisegen.prepare", str(self.files.request)]
         # its serial trainer, of the same tokenizer, takes ten times as long
         environment = {**self.environment, "TOKENIZERS_PARALLELISM": "true"}
@@ -86,21 +89,6 @@ class Workspace:
         children.forget(child)
         self._progress.model(model)
         return model
-
-    def _prepare_request(self) -> PrepareRequest:
-        options, preset = self._options, self._hyper_parameters
-        return PrepareRequest(
-            output=str(self.files.output),
-            data=str(options.data.absolute()),
-            model=str(options.model.absolute()) if options.model else None,
-            shape=preset.shape,
-            tuning=options.tuning,
-            lora_rank=options.lora_rank,
-            max_length=preset.max_length,
-            samples=preset.samples,
-            held_out=preset.held_out,
-            seed=options.seed,
-        )
 
     def start_silo(self, children: Children, party: Party, model: ModelFacts, gateway: str) -> Child:
         """Start a party's process; `gateway` is the address of its gateway, empty for `standalone`."""
@@ -148,19 +136,7 @@ class Workspace:
 
     def training_plan(self) -> TrainingPlan:
         """The hyper-parameters, for the silos and the summary."""
-        options, preset = self._options, self._hyper_parameters
-        return TrainingPlan(
-            tuning=options.tuning,
-            lora_rank=options.lora_rank,
-            rounds=preset.rounds,
-            batch_size=preset.batch_size,
-            micro_batch=preset.micro_batch,
-            learning_rate=_learning_rate(options, preset),
-            max_length=preset.max_length,
-            optimizer=options.optimizer,
-            seed=options.seed,
-            masks=options.masks,
-        )
+        return training_plan(self._options, self._hyper_parameters)
 
     def remove_scratch(self) -> None:
         """Remove what nobody wants to read after the run."""
@@ -193,7 +169,3 @@ def _environment(threads: int, cache: Path) -> dict[str, str]:
         "MALLOC_MMAP_THRESHOLD_": str(4 * 2**20),
         "MALLOC_ARENA_MAX": "2",
     }
-
-
-def _learning_rate(options: JobOptions, preset: Preset) -> float:
-    return preset.lora_learning_rate if options.tuning == "lora" else preset.learning_rate

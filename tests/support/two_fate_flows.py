@@ -11,15 +11,17 @@ import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedrdma_fate.bench.ports import free_ports
 from tests.support.certificates import TestAuthority
 from tests.support.fate_flow import FateFlow, running_fate_flow
 from tests.support.osx_broker import built_broker
-from tests.support.sites import InProcesses, start_gateways
+from tests.support.sites import InProcesses, Sites, start_gateways
 
 JOB = Path(__file__).resolve().parents[1] / "fate" / "jobs" / "homo_nn.py"
 PARTY = {"a": "9999", "b": "10000"}
@@ -31,6 +33,27 @@ def main(directory: Path, engine: str = "fedrdma") -> None:
     if engine not in ("fedrdma", "osx"):
         with_broker(directory, Path(engine))
         return
+    with two_sites(directory, engine) as (sites, flows), contextlib.ExitStack() as stack:
+        stack.callback(lambda: [print(name, json.dumps(site.status()["flow"])) for name, site in sites.items()])
+        _run_job(directory, flows)
+
+
+@contextlib.contextmanager
+def two_sites(
+    directory: Path,
+    engine: str,
+    *,
+    memory: Callable[[str], Mapping[str, Any]] = lambda _site: MEMORY,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[tuple[Sites, dict[str, FateFlow]]]:
+    """Two gateways with certificates, and a FATE Flow at each; both by name of the site.
+
+    Args:
+        directory: does not exist yet.
+        engine: `fedrdma`, or `osx`, with nothing of ours in FATE's processes.
+        memory: of a site's gateway.
+        environment: what FATE's processes have besides.
+    """
     servers = dict(zip(PARTY, free_ports(2), strict=True))
     fronts = dict(zip(PARTY, free_ports(2), strict=True))
 
@@ -38,6 +61,7 @@ def main(directory: Path, engine: str = "fedrdma") -> None:
         return {
             "listen": {"osx" if engine == "osx" else "flow": f"127.0.0.1:{fronts[name]}"},
             "flow": {"server": f"127.0.0.1:{servers[name]}"},
+            "memory": memory(name),
         }
 
     with contextlib.ExitStack() as stack:
@@ -48,7 +72,6 @@ def main(directory: Path, engine: str = "fedrdma") -> None:
                 runner=InProcesses(),
                 authority=TestAuthority(directory / "tls"),
                 of_site=of_site,
-                memory=MEMORY,
             )
         )
         flows = {
@@ -60,12 +83,12 @@ def main(directory: Path, engine: str = "fedrdma") -> None:
                     http_port=servers[name],
                     proxy_port=fronts[name],
                     osx_port=fronts[name] if engine == "osx" else None,
+                    environment=environment,
                 )
             )
             for name, party_id in PARTY.items()
         }
-        stack.callback(lambda: [print(name, json.dumps(site.status()["flow"])) for name, site in sites.items()])
-        _run_job(directory, flows)
+        yield sites, flows
 
 
 def with_broker(directory: Path, built: Path) -> None:

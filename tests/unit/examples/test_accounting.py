@@ -115,10 +115,19 @@ def test_a_get_from_several_waits_for_the_last_of_them() -> None:
     assert (split.waiting, split.communication) == pytest.approx((2.0, 1.0))
 
 
-def test_messages_before_the_first_round_belong_to_none() -> None:
-    done = {GUEST: [Operation("put", "keys", "default", ("host:10000",), begin=1.0, end=2.0)]}
+def test_messages_before_the_first_round_belong_to_none_but_count_in_all() -> None:
+    tag = "default.aggregation-0"
+    done = {
+        GUEST: [
+            Operation("put", "keys", "default", ("host:10000",), begin=1.0, end=2.0),
+            Operation("get", "aggregated", tag, ("arbiter:10000",), begin=3.0, end=7.0),
+        ],
+        ARBITER: [Operation("put", "aggregated", tag, ("guest:9999",), begin=5.5, end=6.0)],
+    }
     (split,) = accounting.seconds_by_round(GUEST, done, 1)
-    assert (split.waiting, split.communication) == (0.0, 0.0)
+    assert (split.waiting, split.communication) == pytest.approx((2.5, 1.5))
+    in_all = accounting.seconds_in_all(GUEST, done)
+    assert (in_all.waiting, in_all.communication) == pytest.approx((2.5, 2.5))
 
 
 def test_a_round_lasts_from_its_first_step_to_its_last_message_and_the_arbiter_s_from_the_first_client() -> None:
