@@ -2,8 +2,9 @@
 
 `python -m tests.support.gpt2_between_sites DIRECTORY [--preset tiny] [--tuning lora] [--way fedrdma] [OPTION …]` runs
 the example's client, which gets the options, with a FATE Flow and a gateway at each of two sites, all on this host. It
-prints a row for each job: what it took, what of it was communication, its scheduling calls, and how its weights differ
-from those of standalone. Over the OSX front nothing of ours is at work in FATE's processes. DIRECTORY is made.
+prints a row for each job: what it took, what of it was communication, its scheduling calls; and at the end, how weights
+differ from those over standalone. Over the OSX front nothing of ours is at work in FATE's processes. DIRECTORY is made;
+where it is there, a later run goes on in it, with the model and the data that are prepared and the jobs that have run.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ SITE_OF = {GUEST: "a", HOST: "b", ARBITER: "b"}
 
 WARM_BYTES = 1 << 30
 """Pools that together take more are filled as they are used, as two clients that train need the memory first."""
+
+_TRAINED = "trained.jsonl"
 
 _ANSWER_SECONDS = 30
 """For a FATE Flow that is asked what a job took."""
@@ -111,7 +114,6 @@ class Row(msgspec.Struct, frozen=True):
         moved_bytes: of messages, between the sites.
         calls: None where none go through a gateway.
         same_at_both: whether both clients ended with the same bits.
-        beside_standalone: of the guest's weights; None where there are none of standalone's.
     """
 
     way: str
@@ -123,7 +125,28 @@ class Row(msgspec.Struct, frozen=True):
     moved_bytes: int
     calls: Calls | None
     same_at_both: bool
-    beside_standalone: Difference | None
+
+
+class Trained(msgspec.Struct, frozen=True):
+    """A job that has run, as it is noted in the directory.
+
+    Attributes:
+        way: what carried it.
+        tuning: what was trained.
+        model: directory of the guest's.
+    """
+
+    way: str
+    tuning: str
+    model: str
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """How the guest's weights of a job differ from those over standalone."""
+
+    way: str
+    tuning: str
+    beside_standalone: Difference
 
 
 Weights = Mapping[str, NDArray[np.float32]]
@@ -144,24 +167,26 @@ def main() -> None:
         ["--preset", arguments.preset, *further],
     ):
         print(json.dumps(msgspec.to_builtins(row)), flush=True)
+    for found in beside_standalone(arguments.directory.resolve()):
+        print(json.dumps(msgspec.to_builtins(found)), flush=True)
 
 
 def rows(directory: Path, ways: Sequence[str], tunings: Sequence[str], options: Sequence[str]) -> Iterator[Row]:
     """Run the jobs, one after the other.
 
     Args:
-        directory: does not exist yet.
-        ways: what is to carry them; standalone first, if the others are to be compared with it.
+        directory: for all that they write.
+        ways: what is to carry them.
         tunings: one job each.
         options: of the example's commands.
     """
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     prepared = directory / "prepared"
-    _example(sys.executable, "prepare", "--directory", str(prepared), *options)
+    if not prepared.exists():
+        _example(sys.executable, "prepare", "--directory", str(prepared), *options)
     facts = msgspec.json.decode(RunFiles(prepared).model_facts.read_bytes(), type=ModelFacts)
-    standalone: dict[str, Weights] = {}
     for way in ways:
-        with running(directory / way, way, memory(facts)) as (sites, flows):
+        with running(_new(directory, way), way, memory(facts)) as (sites, flows):
             for client in CLIENTS:
                 flow = flows[client]
                 at = ["--flow", f"127.0.0.1:{flow.port}", "--directory", str(prepared)]
@@ -171,10 +196,27 @@ def rows(directory: Path, ways: Sequence[str], tunings: Sequence[str], options: 
                 before = {name: len(_events(site)) for name, site in sites.items()}
                 job = _example(flows[GUEST].python, "fit", *at, *options, "--tuning", tuning, flow=flows[GUEST])
                 events = {name: _events(site)[before[name] :] for name, site in sites.items()}
-                weights = {client: trained_weights(flows[client], job, client) for client in CLIENTS}
-                if way == "standalone":
-                    standalone[tuning] = weights[GUEST]
-                yield _row(way, tuning, job, flows, events, weights, standalone.get(tuning))
+                with (directory / _TRAINED).open("ab") as notes:
+                    model = str(model_directory(flows[GUEST], job, GUEST))
+                    notes.write(msgspec.json.encode(Trained(way, tuning, model)) + b"\n")
+                yield _row(way, tuning, job, flows, events)
+
+
+def beside_standalone(directory: Path) -> Iterator[Beside]:
+    """Compare all jobs of a directory with those over standalone."""
+    noted = directory / _TRAINED
+    jobs = [msgspec.json.decode(line, type=Trained) for line in noted.read_bytes().splitlines()]
+    standalone = {job.tuning: job.model for job in jobs if job.way == "standalone"}
+    for job in jobs:
+        if job.way != "standalone" and job.tuning in standalone:
+            found = difference(trained_weights(Path(job.model)), trained_weights(Path(standalone[job.tuning])))
+            yield Beside(job.way, job.tuning, found)
+
+
+def _new(directory: Path, way: str) -> Path:
+    """Where a run of this way writes; earlier ones have left theirs."""
+    earlier = sum(1 for _ in directory.glob(f"{way}-*"))
+    return directory / f"{way}-{earlier + 1}"
 
 
 @contextlib.contextmanager
@@ -244,11 +286,10 @@ def _row(
     job: str,
     flows: Mapping[Party, FateFlow],
     events: Mapping[str, list[dict[str, Any]]],
-    weights: Mapping[Party, Weights],
-    standalone: Weights | None,
 ) -> Row:
     done = {party: operations(fate_timings(flows[party], job, party)) for party in PARTIES}
     split: dict[str, RoundSeconds] = {str(client): seconds_in_all(client, done) for client in CLIENTS}
+    at_guest, at_host = (trained_weights(model_directory(flows[client], job, client)) for client in CLIENTS)
     guest = {"job_id": job, "role": GUEST.role, "party_id": GUEST.party_id}
     return Row(
         way=way,
@@ -264,8 +305,7 @@ def _row(
             if event["event"] == "delivered" and event["kept"] and event["transport"] != "local"
         ),
         calls=_calls(events) if events else None,
-        same_at_both=difference(weights[GUEST], weights[HOST]).differ == 0,
-        beside_standalone=None if standalone is None else difference(weights[GUEST], standalone),
+        same_at_both=difference(at_guest, at_host).differ == 0,
     )
 
 
@@ -320,10 +360,14 @@ def read_timings(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
                 yield done
 
 
-def trained_weights(flow: FateFlow, job: str, client: Party) -> Weights:
-    """What a client's task has left as its model."""
-    output = flow.home / "jobs" / job / client.role / client.party_id / TASK / "0" / "output" / "output_model"
-    directory = output / "model_directory"
+def model_directory(flow: FateFlow, job: str, client: Party) -> Path:
+    """Where a client's task has left its model."""
+    output = flow.home / "jobs" / job / client.role / client.party_id / TASK / "0" / "output"
+    return output / "output_model" / "model_directory"
+
+
+def trained_weights(directory: Path) -> Weights:
+    """Those in a directory that FATE-LLM has written."""
     adapter = directory / "adapter_model.safetensors"
     if adapter.is_file():
         return dict(safetensors.numpy.load_file(adapter))

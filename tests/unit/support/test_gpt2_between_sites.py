@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from examples.gpt2_advertisegen.plan import ModelFacts
-from tests.support.gpt2_between_sites import difference, memory, nearest_rank, read_timings
+from tests.support.gpt2_between_sites import Trained, beside_standalone, difference, memory, nearest_rank, read_timings
 from tests.support.hetero_between_sites import compared
 
 STEP = np.float32(2**-23)
@@ -66,6 +70,23 @@ def test_regions_hold_the_masked_weights_of_full_tuning() -> None:
     assert sizes["a"]["receive_bytes"] > 8 * parameters
     assert not sizes["a"]["warm"]
     assert memory(ModelFacts("m", False, 100, 100, 10, "p", 16, 4))["a"]["warm"]
+
+
+def trained(directory: Path, way: str, tuning: str, weight: float) -> None:
+    model = directory / f"{way}-{tuning}"
+    model.mkdir()
+    safetensors.numpy.save_file({"w": np.array([1.0, weight], np.float32)}, model / "adapter_model.safetensors")
+    with (directory / "trained.jsonl").open("ab") as notes:
+        notes.write(msgspec.json.encode(Trained(way, tuning, str(model))) + b"\n")
+
+
+def test_each_job_is_compared_with_standalone_s_of_its_tuning_whichever_ran_first(tmp_path: Path) -> None:
+    trained(tmp_path, "fedrdma", "lora", 2.0)
+    trained(tmp_path, "fedrdma", "full", 2.0)
+    trained(tmp_path, "standalone", "lora", 2.0)
+    trained(tmp_path, "osx", "lora", 2.0 + 2 * STEP)
+    found = [(each.way, each.tuning, each.beside_standalone.differ) for each in beside_standalone(tmp_path)]
+    assert found == [("fedrdma", "lora", 0), ("osx", "lora", 1)]
 
 
 def test_scores_and_numbers_of_two_models_are_compared() -> None:
