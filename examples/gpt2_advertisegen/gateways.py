@@ -238,7 +238,7 @@ class Gateways:
             "site": party.role,
             "parties": [str(party)],
             **self._security(party),
-            "listen": {"control": control, "data": any_port, "grpc": any_port, "socket": self.address(party)},
+            "listen": {"control": control, "grpc": any_port, "socket": self.address(party)},
             "mode": self._mode,
             "transport": self._transport,
             "memory": {

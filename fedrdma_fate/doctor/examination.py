@@ -33,7 +33,15 @@ from fedrdma_fate.doctor.host import (
 )
 from fedrdma_fate.doctor.notices import check_notices
 from fedrdma_fate.doctor.rdma import check_choice, check_ports, check_pyverbs, read_ports
-from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, check_tasks_port, uses_udp, verbs_need
+from fedrdma_fate.doctor.site import (
+    check_config,
+    check_gateway,
+    check_open_ports,
+    check_peers,
+    check_tasks_port,
+    uses_udp,
+    verbs_need,
+)
 from fedrdma_fate.doctor.udp import UdpSockets, check_udp, look_at_udp
 from fedrdma_fate.gateway.config.schema import GatewayConfig, ListenConfig, MemoryConfig, VerbsConfig
 from fedrdma_fate.memory.room import available_bytes
@@ -127,6 +135,7 @@ def examine(machine: Machine, config_path: Path | None, address: str | None) -> 
         check_notices(
             "auto" if config is None else config.aggregate.notices, machine.try_skmsg, status if runs else None
         ),
+        *([] if config is None else [check_open_ports(config)]),
         reached,
         *_check_tasks_port(machine, config),
         *([] if status is None else check_peers(status)),

@@ -44,6 +44,23 @@ def uses_udp(config: GatewayConfig | None) -> bool:
     return config is not None and may_use_udp(config)
 
 
+def check_open_ports(config: GatewayConfig) -> Finding:
+    """Which ports of this host other sites have to reach."""
+    check, listen = "ports", config.listen
+    if config.gateways and all(peer.address is not None for peer in config.gateways):
+        return fine(check, "none has to be open: this site dials its peers")
+    if is_loopback(split_address("listen.control", listen.control)[0]):
+        return fine(check, f"other gateways of this host alone reach {listen.control} (`listen.control`)")
+    if listen.data is not None and is_loopback(split_address("listen.data", listen.data)[0]):
+        found = f"`listen.data` is {listen.data}: who dials {listen.control} from another host finds no data path there"
+        return Finding(check, "warning", found, "Leave `listen.data` out: data paths then come to the control port.")
+    also = [f"UDP {listen.data or listen.control}"] if may_use_udp(config) else []
+    if "grpc" in {config.mode, *(peer.mode for peer in config.gateways)}:
+        also.append(f"TCP {listen.grpc} for mode grpc")
+    tcp = f"one TCP port, {listen.control}" if listen.data is None else f"TCP {listen.control} and {listen.data}"
+    return fine(check, f"sites that dial this one have to reach {', '.join((tcp, *also))}")
+
+
 def check_gateway(address: str, ask: Callable[[str], Mapping[str, Any]]) -> tuple[Finding, GatewayStatus | None]:
     """Whether a gateway answers at `unix:///path`; its status, if one does."""
     try:
@@ -100,7 +117,10 @@ def _check_peer(peer: PeerStatus, own_version: str) -> Finding:
     up = [path for path in peer.paths if path.up]
     if not up:
         errors = "; ".join(path.last_error for path in peer.paths if path.last_error) or "none was made yet"
-        remedy = "Open its data ports, or set listen.advertise behind address translation: see docs/troubleshooting.md."
+        remedy = (
+            "Have it leave `listen.data` out, and one port do; else open that, and set listen.advertise there behind"
+            " address translation: see docs/troubleshooting.md."
+        )
         return Finding(check, "warning", f"connected, but without a data path: {errors}", remedy)
     found = "connected; " + "; ".join(f"{path.transport} ({path.reason})" for path in up)
     if peer.version != own_version:

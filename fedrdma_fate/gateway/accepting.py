@@ -105,6 +105,15 @@ class Acceptor:
             logger.debug("a connection ended as it was accepted: %s", error)
 
 
+def host_of(connection: socket.socket) -> str:
+    """The address at its other end."""
+    try:
+        return str(connection.getpeername()[0])
+    except OSError:
+        # it has ended already
+        return "unknown"
+
+
 def complain_of_no_room(complaints: Complaints, where: str, error: OSError) -> None:
     """Say that connections cannot be accepted just now.
 

@@ -214,7 +214,8 @@ class Gateway:
     def _warn_if_reachable(self) -> None:
         listen = self._config.listen
         addresses = {"listen.control": listen.control, "listen.data": listen.data, "listen.grpc": listen.grpc}
-        warn_if_reachable({key: split_address(key, address)[0] for key, address in addresses.items()})
+        given = {key: address for key, address in addresses.items() if address is not None}
+        warn_if_reachable({key: split_address(key, address)[0] for key, address in given.items()})
 
 
 def _tell_of_loss(assembly: Assembly, reason: str, told: set[MessageKey]) -> None:

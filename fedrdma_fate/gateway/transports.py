@@ -34,11 +34,14 @@ class TransportSet(dict[str, Transport]):
 
     Attributes:
         absent: a transport that was wanted, not required, and is not there, and why.
+        on_control_port: gets the data paths' connections to the port of the control channel; None where they have one
+            of their own.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.absent: dict[str, str] = {}
+        self.on_control_port: TcpTransport | None = None
 
     def open(self, name: str, role: Role, site: str, identity: PeerIdentity | None = None) -> Draft:
         """Start one data path to a site.
@@ -80,12 +83,14 @@ def make_transports(
             this host has no device that will do; none is left listening.
     """
     made = TransportSet()
-    host, port = split_address("listen.data", config.listen.data)
+    own = config.listen.data is not None
+    host, port = split_address("listen.data" if own else "listen.control", config.listen.data or config.listen.control)
     grpc_host, grpc_port = split_address("listen.grpc", config.listen.grpc)
     advertised = config.listen.advertise
     try:
-        streams = TcpSettings(host, port, advertised, config.tcp.streams)
+        streams = TcpSettings(host, port, advertised, config.tcp.streams, on_control_port=not own)
         made["tcp"] = tcp = TcpTransport(streams)
+        made.on_control_port = None if own else tcp
         _add_udp(made, config, tcp, streams)
         made["shm"] = _make_shm(config, directory, receive_region, send_region)
         made["grpc"] = GrpcTransport(GrpcSettings(grpc_host, grpc_port, advertised), grpc_security)

@@ -1,5 +1,7 @@
 """Where dialled connections meet the drafts that wait for them: one listening socket, many links, no thread.
 
+The socket may also be somebody else's, who accepts for others as well and hands over what begins as a hello does.
+
 A connection opens with a hello: magic, the token of a waiting draft, its number among the link's connections and how
 many there will be. When all of a draft's connections have come, each is answered with a welcome.
 """
@@ -24,6 +26,9 @@ _HELLO = struct.Struct("<8s16sHH")
 _HELLO_MAGIC = b"FRDMhi\x00\x01"
 _WELCOME = b"FRDMok\x00\x01"
 
+HELLO_BYTES = _HELLO.size
+"""Of a hello; whoever dials says no more before it is welcome."""
+
 HANDSHAKE_SECONDS = 5.0
 """A connection that has not said hello by then is closed."""
 
@@ -40,6 +45,11 @@ class ConnectError(Exception):
     """The two halves did not meet, and why."""
 
 
+def may_be_hello(first: bytes) -> bool:
+    """Whether a connection that begins so may be one of a link, by as much as has come."""
+    return first[: len(_HELLO_MAGIC)] == _HELLO_MAGIC[: len(first)]
+
+
 @dataclasses.dataclass(slots=True)
 class _Pending:
     connection: socket.socket
@@ -53,8 +63,13 @@ class Listener:
     Safe to use from several threads.
     """
 
-    def __init__(self, listening: socket.socket) -> None:
-        listening.setblocking(False)
+    def __init__(self, listening: socket.socket | None) -> None:
+        """
+        Args:
+            listening: accepts connections; None where `take` brings them.
+        """
+        if listening is not None:
+            listening.setblocking(False)
         self._socket = listening
         self._turn = threading.Condition()
         self._serving = False
@@ -112,6 +127,25 @@ class Listener:
             del self._expected[token]
         return _welcome([arrived[number] for number in range(count)])
 
+    def take(self, connection: socket.socket, hello: bytes) -> bool:
+        """A connection that somebody else has accepted; closed where nobody waits for it.
+
+        Args:
+            connection: non-blocking, with nothing read behind its hello.
+            hello: what it began with, `HELLO_BYTES`.
+
+        Returns:
+            Whether a link waits for it.
+        """
+        with self._turn:
+            if self._closed:
+                connection.close()
+                return False
+            taken = self._admit(connection, hello)
+            self._turn.notify_all()
+            self._wake_server()
+            return taken
+
     def close(self) -> None:
         """Stop listening; those who wait get ConnectError. May be repeated."""
         with self._turn:
@@ -128,7 +162,8 @@ class Listener:
             for pending in self._pending.values():
                 pending.connection.close()
             self._pending.clear()
-            self._socket.close()
+            if self._socket is not None:
+                self._socket.close()
             os.close(self._wake)
             self._turn.notify_all()
 
@@ -143,7 +178,7 @@ class Listener:
         paused = max(0.0, self._paused_until - time.monotonic())
         if paused:
             timeout = min(timeout, paused)
-        else:
+        elif self._socket is not None:
             poller.register(self._socket, _POLL_IN)
         for pending in self._pending.values():
             poller.register(pending.connection, _POLL_IN)
@@ -163,12 +198,12 @@ class Listener:
         for descriptor in ready & self._pending.keys():
             self._hear(descriptor)
         self._drop_silent()
-        if self._socket.fileno() in ready:
-            self._accept()
+        if self._socket is not None and self._socket.fileno() in ready:
+            self._accept(self._socket)
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         try:
-            connection, _ = self._socket.accept()
+            connection, _ = listening.accept()
         except OSError as error:
             # else it was reset before we took it: the peer's dial fails on its own
             if is_exhausted(error):
@@ -194,16 +229,17 @@ class Listener:
             self._close_pending(descriptor)
         elif len(pending.received) == _HELLO.size:
             del self._pending[descriptor]
-            self._admit(pending)
+            self._admit(pending.connection, pending.received)
 
-    def _admit(self, pending: _Pending) -> None:
-        magic, token, number, count = _HELLO.unpack(pending.received)
+    def _admit(self, connection: socket.socket, hello: bytes | bytearray) -> bool:
+        magic, token, number, count = _HELLO.unpack(hello)
         arrived = self._expected.get(token)
         known = magic == _HELLO_MAGIC and arrived is not None
         if not known or arrived is None or number in arrived or not number < count <= MOST_CONNECTIONS:
-            pending.connection.close()
-            return
-        arrived[number] = pending.connection
+            connection.close()
+            return False
+        arrived[number] = connection
+        return True
 
     def _drop_silent(self) -> None:
         now = time.monotonic()

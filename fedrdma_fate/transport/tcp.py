@@ -64,6 +64,7 @@ class TcpSettings:
         zero_copy: send with `sendfile`; None does so towards other hosts only. Between two sockets of one host it saves
             nothing: the receiver's core then copies from cold memory what both cores would have shared.
         keepalive_seconds: a silent peer is probed after so long, and given up after about three times as long.
+        on_control_port: the port is that of the control channel, whose connections are accepted by who listens there.
     """
 
     host: str = "127.0.0.1"
@@ -73,6 +74,7 @@ class TcpSettings:
     buffer_bytes: int | None = None
     zero_copy: bool | None = None
     keepalive_seconds: int = 10
+    on_control_port: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.streams <= MOST_CONNECTIONS:
@@ -80,15 +82,19 @@ class TcpSettings:
 
 
 class TcpTransport:
-    """Listens on one port for every link of this gateway."""
+    """Has one port for every link of this gateway."""
 
     def __init__(self, settings: TcpSettings) -> None:
-        """Start to listen.
+        """Start to listen, unless the control channel's port is used.
 
         Raises:
             TransportError: TRANSPORT_UNAVAILABLE when the port cannot be had.
         """
         self._settings = settings
+        if settings.on_control_port:
+            self._port = settings.port
+            self._listener = Listener(None)
+            return
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         try:
             listening = socket.create_server((settings.host, settings.port), family=family, backlog=128)
@@ -97,7 +103,7 @@ class TcpTransport:
             raise unavailable(
                 NAME, f"cannot listen on {place}: {error.strerror}", "Set listen.data to a free address."
             ) from error
-        self._port: int = listening.getsockname()[1]
+        self._port = listening.getsockname()[1]
         self._listener = Listener(listening)
 
     @property
@@ -108,6 +114,14 @@ class TcpTransport:
     def port(self) -> int:
         """The port that is listened on."""
         return self._port
+
+    def listening(self, port: int) -> None:
+        """Who has the control channel's port listens there; links are only made from now on."""
+        self._port = port
+
+    def take(self, connection: socket.socket, hello: bytes) -> bool:
+        """A connection to the control channel's port that began as one of a link; see `Listener.take`."""
+        return self._listener.take(connection, hello)
 
     def open(self, role: Role) -> PassiveDraft | ActiveDraft:
         """Start one data path.
@@ -138,8 +152,15 @@ class PassiveDraft:
 
     @property
     def address(self) -> EndpointAddress:
-        host = self._settings.advertised_host or self._settings.host
-        return {"host": host, "port": self._port, "token": self._token.hex(), "streams": self._settings.streams}
+        settings = self._settings
+        host = settings.advertised_host or settings.host
+        own: EndpointAddress = {
+            "host": host,
+            "port": self._port,
+            "token": self._token.hex(),
+            "streams": settings.streams,
+        }
+        return {**own, "control": 1} if settings.on_control_port and settings.advertised_host is None else own
 
     def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         """Wait for the peer to dial; see `meet`."""

@@ -23,6 +23,7 @@ from fedrdma_fate.transport.shm import ShmTransport
 from fedrdma_fate.transport.tcp import TcpSettings, TcpTransport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.support.faulty import FaultyTransport
+from tests.support.one_port import OnePortTransport
 from tests.support.rdma import verbs_transport
 from tests.support.sealed import SealedTransport
 from tests.support.udp import udp_transport
@@ -41,6 +42,7 @@ MakeTransport = Callable[[Site], Transport]
 TRANSPORTS: dict[str, MakeTransport] = {
     "tcp-1": lambda _: TcpTransport(TcpSettings(streams=1)),
     "tcp-2": lambda _: TcpTransport(TcpSettings(streams=2)),
+    "tcp-2-one-port": lambda _: OnePortTransport(TcpSettings(streams=2)),
     "tcp-5-zero-copy": lambda _: TcpTransport(TcpSettings(streams=5, zero_copy=True)),
     "shm": lambda site: ShmTransport(site.directory, site.region, SharedRegion.attach, PresentedRegion, site.region),
     "grpc": lambda _: GrpcTransport(GrpcSettings()),

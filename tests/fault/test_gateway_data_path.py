@@ -236,7 +236,8 @@ class Redirected:
 
     @property
     def address(self) -> EndpointAddress:
-        offered: EndpointAddress = self._inner.address
+        # with the control channel's port, too: else nobody looks at this one
+        offered: EndpointAddress = {key: value for key, value in self._inner.address.items() if key != "control"}
         return {**offered, "port": self._port} if "port" in offered else offered
 
     def open(self, role: Role) -> Redirected:

@@ -47,7 +47,8 @@ class Redirected:
 
     @property
     def address(self) -> dict[str, Any]:
-        offered = self._inner.address
+        # with the control channel's port, too: else nobody looks at this one
+        offered = {key: value for key, value in self._inner.address.items() if key != "control"}
         return {**offered, "port": self._port} if "port" in offered else offered
 
     def open(self, role: Any) -> Redirected:

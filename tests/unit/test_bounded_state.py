@@ -204,6 +204,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     },
     "MOST_NEWCOMERS, MOST_ADDRESSES": {
         "gateway/peers/newcomers.py:Newcomers": "_buckets _present",
+        "gateway/peers/arrivals.py:Arrivals": "_present",
         "gateway/peers/control_channel.py:ControlServer": "_connections _serving",
     },
     "MOST_NEWCOMERS and MOST_OF_OTHER_HOSTS": {"gateway/tasks/port.py:TaskPort": "_serving"},

@@ -68,9 +68,11 @@ class ListenConfig(_Section, frozen=True):
 
     Attributes:
         control: host:port of the control channel for other gateways.
-        data: host:port of the TCP data path; port 0 takes a free one.
+        data: host:port of the TCP data path, and by UDP of that of `udp`; port 0 takes a free one. Null has it on the
+            port of `control`, so that one TCP port is open to other sites.
         grpc: host:port of the data path of mode `grpc`; port 0 takes a free one.
-        advertise: host that peers shall use for the data paths, when it differs from that of `data`.
+        advertise: host that peers shall use for the data paths, when it differs from that of `data`. What is on the
+            port of `control` is found without.
         socket: unix socket for the tasks of this site.
         metrics: host:port of the Prometheus endpoint, or null for none.
         flow: host:port, on loopback, of the proxy that FATE Flow sends its scheduling calls to, or null for none.
@@ -83,7 +85,7 @@ class ListenConfig(_Section, frozen=True):
     """
 
     control: str = "127.0.0.1:9370"
-    data: str = "127.0.0.1:0"
+    data: str | None = None
     grpc: str = "127.0.0.1:0"
     advertise: str | None = None
     socket: str = "unix:///run/fedrdma/gateway.sock"

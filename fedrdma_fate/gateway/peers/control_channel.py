@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 from fedrdma_fate.gateway.accepting import Acceptor, listen_at
 from fedrdma_fate.gateway.config.schema import split_address
+from fedrdma_fate.gateway.peers.arrivals import Arrival, Arrivals, DataConnections
 from fedrdma_fate.gateway.peers.control_connection import LAST_WORDS_SECONDS, ChannelSecurity, ControlConnection
 from fedrdma_fate.gateway.peers.control_stream import ControlStream
 from fedrdma_fate.gateway.peers.newcomers import Newcomer, Newcomers
@@ -50,6 +53,7 @@ class ControlServer:
         handler: StreamHandler,
         refused: Refused = tell_nobody,
         complaints: Complaints | None = None,
+        data: DataConnections | None = None,
     ) -> None:
         """
         Args:
@@ -58,12 +62,15 @@ class ControlServer:
             handler: serves a stream until it ends; admits it once its peer is known.
             refused: told who was refused before that.
             complaints: about connections that cannot be accepted.
+            data: gets connections of data paths, which come to the same port; None where they have one of their own.
         """
         self._address = address
         self._security = security
         self._handler = handler
         self._refused = refused
         self._complaints = complaints or Complaints()
+        self._data = data
+        self._arrivals: Arrivals | None = None
         self._acceptor: Acceptor | None = None
         self._newcomers: Newcomers | None = None
         self._connections: dict[ControlConnection, _Place] = {}
@@ -80,8 +87,14 @@ class ControlServer:
         self._newcomers = Newcomers(loop.time)
         host, port = split_address("listen.control", self._address)
         listening = await listen_at(host, port, _BACKLOG, key="listen.control", address=self._address)
-        self._acceptor = Acceptor(listening, self._make, "listen.control", self._complaints)
+        serve = None
+        if self._data is not None:
+            self._arrivals = Arrivals(self._newcomers, self._data, self._begin, self._refuse)
+            serve = self._meet
+        self._acceptor = Acceptor(listening, self._make, "listen.control", self._complaints, serve)
         self.port = self._acceptor.port
+        if self._data is not None:
+            self._data.listening(self.port)
 
     async def stop(self) -> None:
         """Stop listening and end all streams."""
@@ -89,6 +102,8 @@ class ControlServer:
             return
         self._acceptor.close()
         self._acceptor = None
+        if self._arrivals is not None:
+            self._arrivals.close()
         connections = list(self._connections)
         for connection in connections:
             connection.stream.close()
@@ -105,23 +120,56 @@ class ControlServer:
 
     # -- connections ----------------------------------------------------------------------------------------------
 
-    def _make(self) -> ControlConnection:
+    async def _meet(self, connection: socket.socket) -> None:
+        if self._arrivals is None or self._acceptor is None:
+            connection.close()
+        else:
+            self._arrivals.add(connection, GREETING_SECONDS)
+
+    def _begin(self, arrival: Arrival) -> None:
+        """It is a control channel: nothing of it was read."""
+        self._keep(asyncio.get_running_loop().create_task(self._connect(arrival)))
+
+    async def _connect(self, arrival: Arrival) -> None:
+        make = functools.partial(self._make, arrival)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(make, arrival.connection)
+        except OSError as error:
+            arrival.connection.close()
+            assert arrival.newcomer is not None
+            assert self._newcomers is not None
+            self._newcomers.leave(arrival.newcomer)
+            logger.debug("a connection ended as it was accepted: %s", error)
+
+    def _make(self, arrival: Arrival | None = None) -> ControlConnection:
         return ControlConnection(
             self._security(),
             server_side=True,
-            on_made=self._admit,
+            on_made=functools.partial(self._admit, arrival=arrival),
             on_ready=self._serve,
             on_ended=self._forget,
         )
 
-    def _admit(self, connection: ControlConnection) -> bool:
+    def _admit(self, connection: ControlConnection, arrival: Arrival | None) -> bool:
         host = connection.stream.remote_host or "unknown"
+        loop = asyncio.get_running_loop()
         assert self._newcomers is not None
-        newcomer = self._newcomers.admit(host, lambda: self._drop(connection, "crowded-out", "others came"))
+
+        def drop() -> None:
+            self._drop(connection, "crowded-out", "others came")
+
+        if arrival is not None:
+            # it has its place since it was accepted, unless others have it now
+            newcomer, deadline = arrival.newcomer, arrival.deadline
+            if arrival.dropped or newcomer is None or self._acceptor is None:
+                return False
+            newcomer.drop = drop
+        else:
+            newcomer, deadline = self._newcomers.admit(host, drop), loop.time() + GREETING_SECONDS
         if newcomer is None or self._acceptor is None:
-            self._refused(host, _unanswered(host, "it dials too often"), "too-often")
+            self._refuse(host, "it dials too often", "too-often")
             return False
-        timer = asyncio.get_running_loop().call_later(GREETING_SECONDS, self._too_slow, connection)
+        timer = loop.call_at(deadline, self._too_slow, connection)
         self._connections[connection] = _Place(host, newcomer, timer)
         lift = connection.stream.on_known
 
@@ -133,7 +181,9 @@ class ControlServer:
         return True
 
     def _serve(self, connection: ControlConnection) -> None:
-        task = asyncio.get_running_loop().create_task(self._handle(connection.stream))
+        self._keep(asyncio.get_running_loop().create_task(self._handle(connection.stream)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
 
@@ -155,7 +205,7 @@ class ControlServer:
     def _drop(self, connection: ControlConnection, why: str, what: str) -> None:
         place = self._connections[connection]
         place.told = True
-        self._refused(place.host, _unanswered(place.host, what), why)
+        self._refuse(place.host, what, why)
         connection.stream.close()
         connection.abort()
 
@@ -176,7 +226,10 @@ class ControlServer:
         if (failure := connection.stream.failure) is not None:
             self._refused(place.host, failure)
         else:
-            self._refused(place.host, _unanswered(place.host, "it ended before TLS was done"), "cut")
+            self._refuse(place.host, "it ended before TLS was done", "cut")
+
+    def _refuse(self, host: str, what: str, why: str) -> None:
+        self._refused(host, _unanswered(host, what), why)
 
 
 class _Place:

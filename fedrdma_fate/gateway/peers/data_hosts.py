@@ -2,7 +2,7 @@
 
 A peer says in its `connect` where its data port is. Believed as it comes, that would let it have this gateway dial any
 address that it can reach: another service of the site, or a third party. So a data path leads to the host that the
-control channel leads to, or to one that is listed.
+control channel leads to, or to one that is listed; where it says that both have one port, to where the channel leads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class DataHosts:
         """
         self._site = peer.site
         self._listed = peer.data_hosts
-        self._dialled = None if peer.address is None else split_address("peers.address", peer.address)[0]
+        self._dialled: str | None = None
+        self._port = 0
+        if peer.address is not None:
+            self._dialled, self._port = split_address("peers.address", peer.address)
         self._remote_host = remote_host
 
     def admitted(self, offer: EndpointAddress) -> EndpointAddress:
@@ -43,7 +46,12 @@ class DataHosts:
         """
         if "gid" in offer and self._listed:
             self._check_gid(offer["gid"])
-        return {**offer, "host": self._host(offer["host"])} if "host" in offer else offer
+        if "host" not in offer:
+            return offer
+        if "control" in offer and self._port and (host := self._remote_host()) is not None:
+            # whatever addresses are translated on the way there, this one leads to it
+            return {**offer, "host": host, "port": self._port}
+        return {**offer, "host": self._host(offer["host"])}
 
     def _host(self, presented: str | int) -> str:
         text = str(presented)

@@ -33,7 +33,7 @@ from fedrdma_fate.client.protocol import (
     encode_message,
 )
 from fedrdma_fate.client.remote import keep_alive
-from fedrdma_fate.gateway.accepting import Acceptor, listen_at
+from fedrdma_fate.gateway.accepting import Acceptor, host_of, listen_at
 from fedrdma_fate.gateway.config.errors import bad_value
 from fedrdma_fate.gateway.config.schema import split_address
 from fedrdma_fate.gateway.peers.newcomers import Newcomer, Newcomers
@@ -183,7 +183,7 @@ class TaskPort:
         assert serving is not None
         self._serving.add(serving)
         try:
-            host = _host_of(connection)
+            host = host_of(connection)
 
             def drop() -> None:
                 self._refused(host, "others came, and had to be let in")
@@ -397,11 +397,3 @@ async def _send(writer: asyncio.StreamWriter, reply: Reply, undo: Callable[[], o
     except BaseException:
         undo()
         raise
-
-
-def _host_of(connection: socket.socket) -> str:
-    try:
-        return str(connection.getpeername()[0])
-    except OSError:
-        # it has ended already
-        return "unknown"

@@ -67,7 +67,9 @@ class UdpTransport:
         except OSError as error:
             place = f"{settings.host}:{settings.port}"
             raise unavailable(
-                NAME, f"cannot listen on {place}: {error.strerror}", "Set listen.data to a free address."
+                NAME,
+                f"cannot listen on {place}: {error.strerror}",
+                "Set listen.data to a free address; without, it is that of listen.control.",
             ) from error
 
     @property

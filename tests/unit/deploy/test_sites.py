@@ -303,4 +303,4 @@ def test_the_chart_renders_to_what_parses(case: str, tmp_path: Path) -> None:
     assert ("rdma/hca" in gateway["resources"]["limits"]) is (case == "with a device")
     assert len(pod["containers"]) == 1 + len(CASES[case].get("extraContainers", ()))
     if not host:
-        assert [port["port"] for port in documents["Service"]["spec"]["ports"]] == [9370, 9372]
+        assert [port["port"] for port in documents["Service"]["spec"]["ports"]] == [9370]

@@ -10,7 +10,14 @@ import pytest
 from fedrdma_fate import __version__
 from fedrdma_fate.client.access import TaskAccess
 from fedrdma_fate.doctor.gateway_status import read_status
-from fedrdma_fate.doctor.site import check_config, check_gateway, check_peers, check_tasks_port, verbs_need
+from fedrdma_fate.doctor.site import (
+    check_config,
+    check_gateway,
+    check_open_ports,
+    check_peers,
+    check_tasks_port,
+    verbs_need,
+)
 from fedrdma_fate.gateway.config.schema import GatewayConfig, parse_config
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from tests.support.task_port import SECRET, write_access
@@ -226,3 +233,49 @@ def test_a_file_that_names_an_address_of_each_host_of_its_own_is_a_warning_thoug
     assert finding.level == level
     assert ("every address of this host" in finding.found) == (not listens.startswith("127."))
     assert ("fedrdma access" in finding.remedy) == (level == "warning")
+
+
+# --- what has to be open ---
+
+OUTSIDE = {"control": "10.20.0.2:9370"}
+DIALS_US = {"site": "b", "parties": ["2"]}
+
+
+def reachable(**changes: Any) -> GatewayConfig:
+    return parse_config({**MINIMAL, "security_off_beyond_loopback": True, "peers": [DIALS_US], **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"listen": OUTSIDE}, "sites that dial this one have to reach one TCP port, 10.20.0.2:9370"),
+        (
+            {"listen": {**OUTSIDE, "data": "10.20.0.2:9372"}},
+            "sites that dial this one have to reach TCP 10.20.0.2:9370 and 10.20.0.2:9372",
+        ),
+        (
+            {"listen": OUTSIDE, "mode": "fedrdma-x"},
+            "sites that dial this one have to reach one TCP port, 10.20.0.2:9370, UDP 10.20.0.2:9370",
+        ),
+        (
+            {"listen": {**OUTSIDE, "grpc": "10.20.0.2:9373"}, "mode": "grpc"},
+            "sites that dial this one have to reach one TCP port, 10.20.0.2:9370, TCP 10.20.0.2:9373 for mode grpc",
+        ),
+        ({}, "other gateways of this host alone reach 127.0.0.1:9370 (`listen.control`)"),
+        (
+            {"listen": OUTSIDE, "peers": [{**DIALS_US, "address": "10.20.0.1:9370"}]},
+            "none has to be open: this site dials its peers",
+        ),
+    ],
+    ids=["one", "two", "udp", "grpc", "loopback", "dials"],
+)
+def test_which_ports_have_to_be_open_is_told(changes: dict[str, Any], found: str) -> None:
+    finding = check_open_ports(reachable(**changes))
+    assert (finding.level, finding.found) == ("ok", found)
+
+
+def test_a_data_path_on_loopback_beside_a_control_port_for_others_is_warned_of() -> None:
+    finding = check_open_ports(reachable(listen={**OUTSIDE, "data": "127.0.0.1:0"}))
+    assert finding.level == "warning"
+    assert "`listen.data` is 127.0.0.1:0" in finding.found
+    assert "Leave `listen.data` out" in finding.remedy

@@ -154,3 +154,15 @@ def test_auto_does_without_udp_whose_port_is_taken_and_keeps_the_reason(
     assert transports.absent["udp"] == "no udp data path: the port is taken (a)"
     with pytest.raises(TransportError, match="the port is taken"):
         make(config(transport="udp"), tmp_path)
+
+
+@pytest.mark.usefixtures("made")
+@pytest.mark.parametrize("data", [None, "127.0.0.1:0"])
+def test_data_paths_come_to_the_port_of_the_control_channel_unless_they_have_one_of_their_own(
+    tmp_path: Path, data: str | None
+) -> None:
+    transports = make(config(listen={"control": "127.0.0.1:9370", "data": data}), tmp_path)
+    tcp = transports["tcp"]
+    assert isinstance(tcp, module.TcpTransport)
+    assert transports.on_control_port is (tcp if data is None else None)
+    assert (tcp.port == 9370) is (data is None)

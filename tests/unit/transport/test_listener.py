@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fedrdma_fate.transport import listener
-from fedrdma_fate.transport.listener import MOST_PENDING, ConnectError, Listener, dial
+from fedrdma_fate.transport.listener import HELLO_BYTES, MOST_PENDING, ConnectError, Listener, dial, may_be_hello
 
 
 class Place:
@@ -64,6 +64,66 @@ def test_connections_come_back_in_the_order_of_their_numbers(place: Place) -> No
     assert [ours.getpeername() for ours in met] == [late[at].getsockname() for at in (1, 2, 0)]
     for connection in met:
         connection.close()
+
+
+def brought(hello: bytes = b"") -> tuple[socket.socket, socket.socket]:
+    """A connection that somebody else has accepted, and the end that dialled; what it began with was read."""
+    ours, dialled = socket.socketpair()
+    ours.setblocking(False)
+    dialled.sendall(hello)
+    assert ours.recv(HELLO_BYTES) == hello
+    return ours, dialled
+
+
+def test_connections_that_others_accept_meet_whoever_waits_before_or_after_they_come() -> None:
+    without_socket = Listener(None)
+    early, late = without_socket.expect(), without_socket.expect()
+    hellos = {token: listener._HELLO.pack(listener._HELLO_MAGIC, token, 0, 1) for token in (early, late)}
+    came = {token: brought(hellos[token]) for token in (early, late)}
+    assert without_socket.take(came[early][0], hellos[early])
+    with ThreadPoolExecutor(2) as executor:
+        waiting = executor.submit(without_socket.wait, late, 1, 10)
+        assert without_socket.wait(early, 1, 10) == [came[early][0]]
+        assert without_socket.take(came[late][0], hellos[late])
+        assert waiting.result() == [came[late][0]]
+    for ours, dialled in came.values():
+        assert dialled.recv(64) == listener._WELCOME
+        ours.close()
+        dialled.close()
+    without_socket.close()
+
+
+def test_a_connection_that_nobody_waits_for_is_closed_when_it_is_brought() -> None:
+    without_socket = Listener(None)
+    token = without_socket.expect()
+    stranger = listener._HELLO.pack(listener._HELLO_MAGIC, b"s" * 16, 0, 1)
+    other_magic = listener._HELLO.pack(b"FRDMhi\x00\x09", token, 0, 1)
+    senseless = listener._HELLO.pack(listener._HELLO_MAGIC, token, 2, 2)
+    for hello in (stranger, other_magic, senseless):
+        ours, dialled = brought(hello)
+        assert not without_socket.take(ours, hello)
+        assert is_closed(dialled)
+        dialled.close()
+    without_socket.close()
+    ours, dialled = brought(stranger)
+    assert not without_socket.take(ours, stranger)
+    assert is_closed(dialled)
+    dialled.close()
+
+
+def test_who_waits_for_what_others_accept_is_told_when_it_does_not_come() -> None:
+    without_socket = Listener(None)
+    with pytest.raises(ConnectError, match=r"0 of the peer's 1 connections came within 0\.05 s"):
+        without_socket.wait(without_socket.expect(), 1, 0.05)
+    without_socket.close()
+
+
+@pytest.mark.parametrize(("first", "may_be"), [(b"", True), (b"F", True), (b"FRDMhi", True), (b"FRDMok", False)])
+def test_a_hello_is_known_by_its_first_bytes(first: bytes, may_be: bool) -> None:
+    assert may_be_hello(first) is may_be
+    # of TLS, of a greeting with its length, of HTTP
+    for other in (b"\x16\x03\x01", b"\x00\x00\x01\x02", b"GET / HTTP/1.1", b"PRI * HTTP/2.0"):
+        assert not may_be_hello(other[:1])
 
 
 def test_silent_and_babbling_connections_hold_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

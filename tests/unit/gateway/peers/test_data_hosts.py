@@ -89,6 +89,23 @@ def test_any_other_host_is_refused_by_a_typed_error_that_names_both(presented: s
     assert len(caught.value.message) < 500
 
 
+@pytest.mark.parametrize("presented", ["10.1.0.2", "0.0.0.0", "elsewhere", "127.0.0.1"])
+def test_what_is_on_the_port_of_the_control_channel_is_dialled_where_that_leads_to(
+    presented: str, names: list[str]
+) -> None:
+    """Also where addresses and ports are translated on the way, and whatever the peer says."""
+    offer: EndpointAddress = {"host": presented, "port": 9370, "control": 1, "token": "ab"}
+    dialled = hosts("gw.bank-b:443", remote="10.20.0.2").admitted(offer)
+    assert dialled == {"host": "10.20.0.2", "port": 443, "control": 1, "token": "ab"}
+    assert names == []
+
+
+def test_where_we_have_not_dialled_a_peer_its_port_does_not_say_where_it_is() -> None:
+    with pytest.raises(TransportError) as caught:
+        hosts(None, "10.20.0.2").admitted({"host": "10.99.0.1", "port": 9370, "control": 1})
+    assert caught.value.code is ErrorCode.DATA_HOST_REFUSED
+
+
 def test_a_listed_host_is_dialled_too_by_name_or_address() -> None:
     listed = hosts("10.20.0.2:9370", "data.bank-b", "10.40.0.2")
     for presented in ("data.bank-b", "10.30.0.2", "10.40.0.2", "10.20.0.2"):
