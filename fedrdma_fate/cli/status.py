@@ -92,6 +92,9 @@ def _rendered(document: dict[str, Any]) -> RenderableType:
         parts.append(_transfers(document))
     if document["sums"]:
         parts += [_sums(document), _adding(document["sum_workers"])]
+    if document["site_sums"]:
+        parts.append(_site_sums(document))
+    parts += [Text(line) for line in _tree(document)]
     if document["tasks_port"] is not None:
         parts.append(_tasks_port(document["tasks_port"]))
     if document["flow"]:
@@ -268,9 +271,49 @@ def _sums(document: dict[str, Any]) -> Table:
             str(each["waiting"]),
             missing + (", …" if each["missing"] > len(each["first_missing"]) else ""),
             f"{each['seconds']:.0f} s ago",
-            each["adding"] or "",
+            _being_added(each),
         )
     return table
+
+
+def _being_added(each: dict[str, Any]) -> str:
+    """Who is being added, or how much of the last one that comes."""
+    if (coming := each["coming"]) is None:
+        return str(each["adding"] or "")
+    return f"{coming['party']}, while it comes: {size(coming['added_bytes'])} of {size(coming['bytes'])}"
+
+
+def _site_sums(document: dict[str, Any]) -> Table:
+    """What this site adds for others."""
+    table = Table("session", "message", "for", "asked by", "in", "missing", "", title="Sums of this site")
+    for each in document["site_sums"]:
+        missing = [*each["missing"], *(f"the sum of {site}" for site in each["missing_sites"])]
+        _add(
+            table,
+            each["session"],
+            f"{each['name']}/{each['tag']}",
+            each["party"],
+            each["asked_by"],
+            str(each["added"]),
+            ", ".join(missing) or "0",
+            "sent" if each["sent"] else "",
+        )
+    return table
+
+
+def _tree(document: dict[str, Any]) -> list[str]:
+    """Where the sums of sites go first, as this site and its peers say."""
+    lines = []
+    if document["sum_parent"]:
+        lines.append(f"Sums of this site go to {cut(document['sum_parent'])} first, where the site that asks allows it")
+    below: dict[str, list[str]] = {}
+    for peer in document["peers"]:
+        if peer["sum_parent"]:
+            below.setdefault(peer["sum_parent"], []).append(peer["site"])
+    for parent, sites in below.items():
+        whose = "this site" if parent == document["site"] else cut(parent)
+        lines.append(f"Sums of {', '.join(map(cut, sites))} go to {whose} first")
+    return lines
 
 
 def _adding(plan: dict[str, Any]) -> Text:

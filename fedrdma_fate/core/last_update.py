@@ -45,6 +45,11 @@ class LastUpdate:
         return self._source
 
     @property
+    def done_bytes(self) -> tuple[int, int]:
+        """How many of its bytes are in, and how many it has; 0 of 0 where nothing of it is known to be coming."""
+        return self._total - self._added_from, self._total
+
+    @property
     def adding(self) -> Piece | None:
         """What is being added."""
         return self._adding

@@ -34,6 +34,8 @@ class PeerStatus(msgspec.Struct, frozen=True):
     parties_by_itself: tuple[str, ...] | None = None
     largest_payload_bytes: Length | None = None
     paths: tuple[PathStatus, ...] = ()
+    sum_parent: str | None = None
+    sum_fan_in: int | None = None
 
 
 class BrokerStatus(msgspec.Struct, frozen=True):
@@ -76,6 +78,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     pools: tuple[PoolStatus, ...] = ()
     brokers: tuple[BrokerStatus, ...] = ()
     sum_workers: SumWorkersStatus | None = None
+    sum_parent: str | None = None
 
 
 def read_status(document: Mapping[str, Any]) -> GatewayStatus:

@@ -100,6 +100,31 @@ def check_peers(status: GatewayStatus) -> list[Finding]:
     return [*peers, *(_check_broker(broker) for broker in status.brokers)]
 
 
+def check_parent(status: GatewayStatus) -> list[Finding]:
+    """Whether the parent that a gateway's sums are to go to first adds them; nothing where it has none."""
+    if not status.sum_parent:
+        return []
+    check, parents = "aggregate.parent", {peer.site: peer.sum_parent or "" for peer in status.peers}
+    parent = next((peer for peer in status.peers if peer.site == status.sum_parent), None)
+    alone = "the sums of this site go to who asks for them"
+    if parent is None:
+        remedy = "Restart the gateway with a configuration whose `peers` have it."
+        return [Finding(check, "warning", f"{status.sum_parent} is no peer; {alone}", remedy)]
+    if not parent.connected:
+        return [Finding(check, "warning", f"{parent.site} is not connected; {alone}", "See the peer's own line.")]
+    if not parent.sum_fan_in:
+        remedy = "Have a version there that adds them, `aggregate.site_sums: true`, and `aggregate.fan_in` above 0."
+        return [Finding(check, "warning", f"{parent.site} adds no sums of other sites; {alone}", remedy)]
+    way = [status.site, parent.site]
+    while above := parents.get(way[-1]):
+        if above in way:
+            ring = " to ".join([*way[way.index(above) :], above])
+            remedy = "Take `aggregate.parent` away at one of them."
+            return [Finding(check, "warning", f"parents lead round: {ring}; {alone}", remedy)]
+        way.append(above)
+    return [fine(check, f"sums of this site go to {' and on to '.join(way[1:])} first")]
+
+
 def _check_broker(broker: BrokerStatus) -> Finding:
     """By the latest call: a gateway makes none of its own."""
     check, found = f"OSX broker of {broker.site}", f"{broker.address}, took {counted(broker.pushed, 'message')}"

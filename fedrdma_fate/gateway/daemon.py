@@ -135,6 +135,7 @@ class Gateway:
             assembly.tasks.task_count,
             assembly.tasks.held.holdings,
             assembly.tasks.sums,
+            assembly.tasks.site_sums,
             assembly.calls,
             assembly.brokers,
             assembly.port,

@@ -559,12 +559,14 @@ class SumMerged(Record, frozen=True, tag=59):
         weights: by the numbers of the keys of its parties.
         origin: the site that it came from, as in `Received`.
         transfers: by which the messages that are in it would have come alone, in the order of `weights`.
+        sites: of these messages, and how many in turn of each; empty: all are of `origin`.
     """
 
     number: int
     weights: tuple[tuple[int, float | None], ...]
     origin: str
     transfers: tuple[int, ...]
+    sites: tuple[tuple[str, int], ...] = ()
 
 
 class Missed(Record, frozen=True, tag=61):

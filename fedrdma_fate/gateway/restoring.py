@@ -41,6 +41,7 @@ from fedrdma_fate.memory.shared_slots import held_ranges, place_is_held, range_i
 from fedrdma_fate.quantities import counted
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM
+from fedrdma_fate.wire.site_sum import is_site_sum
 from fedrdma_fate.wire.summand import planes_bytes
 
 logger = logging.getLogger(__name__)
@@ -168,6 +169,13 @@ class _Restoration:
     def _restore_message(self, record: Received) -> None:
         context = self._context
         message = self._found(record)
+        if is_site_sum(record.key) and not context.routes.is_local(record.key.destination):
+            # to be added to others and passed on, which nobody does any more: its parties go alone
+            if message is None:
+                context.journal.write(Gone(record.origin, record.transfer))
+            else:
+                message.discard()
+            return
         if message is not None and message.lease is not None and record.origin in self._peers and not message.missing:
             self._peers[record.origin].receiving.same.came(message)
         if message is None:

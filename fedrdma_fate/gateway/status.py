@@ -18,6 +18,8 @@ from fedrdma_fate.gateway.peers.paths import DataPath
 from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.gateway.tasks.held_memory import Holding
 from fedrdma_fate.gateway.tasks.port import TaskPort
+from fedrdma_fate.gateway.tasks.site_addition import AdditionProgress
+from fedrdma_fate.gateway.tasks.site_sums import SiteSums
 from fedrdma_fate.gateway.tasks.sum_outcome import SumProgress
 from fedrdma_fate.gateway.tasks.sums import Sums
 from fedrdma_fate.security.identity import uri_of_site
@@ -33,6 +35,7 @@ def status_document(
     task_count: int,
     holdings: Sequence[Holding],
     sums: Sums,
+    site_sums: SiteSums,
     calls: FlowCalls,
     brokers: Mapping[str, Broker],
     port: TaskPort | None,
@@ -48,6 +51,7 @@ def status_document(
         task_count: task processes attached.
         holdings: pools in which somebody waits, and nobody gets room, because of what tasks hold.
         sums: those that are under way.
+        site_sums: those that other sites have asked for.
         calls: FATE Flow's scheduling calls.
         brokers: OSX brokers of peers.
         port: of tasks on other hosts; None without `listen.tasks`.
@@ -74,6 +78,12 @@ def status_document(
         "held": [_holding(holding, may_know) for holding in holdings],
         "mailbox": context.mailbox.summary(),
         "sums": [_sum(each) for each in sums.progress() if may_know(each.key.destination)],
+        "site_sums": [
+            _site_sum(each)
+            for each in site_sums.progress()
+            if any(map(may_know, each.parties or (each.key.destination,)))
+        ],
+        "sum_parent": config.aggregate.parent,
         "sum_workers": {
             "processes": sums.worker_processes,
             "restarts": sums.worker_restarts,
@@ -153,6 +163,25 @@ def _sum(progress: SumProgress) -> dict[str, object]:
         "update_bytes": progress.update_bytes,
         "worker": progress.worker,
         "seconds": progress.seconds,
+        "coming": None
+        if progress.coming is None
+        else dict(zip(("party", "added_bytes", "bytes"), (str(progress.coming[0]), *progress.coming[1:]), strict=True)),
+    }
+
+
+def _site_sum(progress: AdditionProgress) -> dict[str, object]:
+    """What this site adds for another one."""
+    key = progress.key
+    return {
+        "session": key.session,
+        "name": key.name,
+        "tag": key.tag,
+        "party": str(key.destination),
+        "asked_by": progress.asked_by,
+        "added": progress.added,
+        "missing": [str(party) for party in progress.awaited[:MOST_MISSING_SHOWN]],
+        "missing_sites": list(progress.sites),
+        "sent": progress.is_sent,
     }
 
 
@@ -174,6 +203,8 @@ def _peer(peer: Peer) -> dict[str, object]:
         "pending_messages": peer.sending.pending,
         "lent_messages": peer.sending.lending.count,
         "sum_orders": 0 if peer.site_sums is None else peer.site_sums.standing(peer.config.site),
+        "sum_parent": peer.hello.sum_parent if peer.hello else None,
+        "sum_fan_in": peer.hello.sum_fan_in if peer.hello else None,
         "lent_bytes": peer.sending.lending.lent_bytes,
         "held_there": [{"party": str(party), "bytes": count} for party, count in peer.sending.held_there],
         "borrowed_messages": peer.receiving.borrowing.count,

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, Party, SumOrder, SumOrders, encode_frame
+from fedrdma_fate.core.sum_tree import SumPlace
+from fedrdma_fate.wire.frames import (
+    MOST_PARTIES,
+    MOST_SUM_ORDERS,
+    MessageKey,
+    Party,
+    SumOrder,
+    SumOrders,
+    encode_frame,
+)
+from fedrdma_fate.wire.site_sum import NEXT_TAG, key_of_order
 
 _NUMBER_BITS = 48
 """Of the number of the first order: those of an earlier run are others."""
@@ -33,6 +43,11 @@ class OrderedSite(Protocol):
         """Whether it is connected, knows orders, and sends updates, instead of lending them."""
         ...
 
+    @property
+    def sum_place(self) -> SumPlace:
+        """Where it says that its sums go, and how many of others it adds to one."""
+        ...
+
     def tell_sum_orders(self, orders: SumOrders) -> None:
         """Tell it all that stand."""
         ...
@@ -50,16 +65,26 @@ class StandingSumOrders:
         self._orders: dict[int, _Placed] = {}
         # orders ahead: whose task has placed each
         self._ahead: dict[int, str] = {}
+        # by site, replaced as a whole: threads of links ask
+        self._awaited: dict[str, frozenset[MessageKey]] = {}
         self._numbers = itertools.count(secrets.randbits(_NUMBER_BITS))
 
     def register(self, name: str, site: OrderedSite) -> None:
         """There is such a peer."""
         self._sites[name] = site
 
-    def takes(self, name: str | None) -> bool:
-        """Whether this site can be asked for a sum."""
-        site = None if name is None else self._sites.get(name)
-        return site is not None and site.takes_sum_orders
+    @property
+    def places(self) -> dict[str, SumPlace]:
+        """What those sites say of their place that can be asked for a sum."""
+        return {name: site.sum_place for name, site in self._sites.items() if site.takes_sum_orders}
+
+    def places_of(self, names: Iterable[str]) -> dict[str, SumPlace]:
+        """The same of these, and where one cannot be asked now, that it has no parent."""
+        return {**{name: SumPlace() for name in names if name in self._sites}, **self.places}
+
+    def awaits(self, name: str, key: MessageKey) -> bool:
+        """Whether this is the message of a sum that the site was asked for; any thread may ask."""
+        return key in self._awaited.get(name, ())
 
     def place(self, name: str, order: SumOrder) -> int | None:
         """Ask a site for a sum; the number of the order, which is not that of `order`. None where it has too many."""
@@ -83,11 +108,18 @@ class StandingSumOrders:
         number = next(self._numbers)
         placed = SumOrder(number, order.session, order.name, order.tag, order.destination, order.sources, order.parties)
         self._orders[number] = _Placed(name, placed, _bytes_of(order))
+        self._note_awaited(name)
         return number
+
+    def _note_awaited(self, name: str) -> None:
+        keys = (key_of_order(order) for order in self._of(name) if order.tag != NEXT_TAG)
+        self._awaited[name] = frozenset(key for key in keys if key is not None)
 
     def _drop(self, number: int) -> str:
         self._ahead.pop(number, None)
-        return self._orders.pop(number).site
+        name = self._orders.pop(number).site
+        self._note_awaited(name)
+        return name
 
     def place_ahead(self, name: str, order: SumOrder, owner: str) -> None:
         """Tell a site what it will be asked for, be it connected now or later, until that is asked for.
@@ -118,13 +150,14 @@ class StandingSumOrders:
 
     def withdraw(self, number: int) -> None:
         """It is not asked for any more: what the site has kept back for it comes alone. May be repeated."""
-        if (placed := self._orders.pop(number, None)) is not None:
-            self.tell(placed.site)
+        if number in self._orders:
+            self.tell(self._drop(number))
 
-    def merged(self, number: int | None, name: str, transfers: Sequence[int]) -> None:
-        """The sum that was ordered is in, and with it these messages."""
-        if (site := self._sites.get(name)) is not None:
-            site.note_summed(transfers)
+    def merged(self, number: int | None, transfers: Mapping[str, Sequence[int]]) -> None:
+        """The sum that was ordered is in, and with it these messages, by their sites: each is told so of its own."""
+        for name, its in transfers.items():
+            if (site := self._sites.get(name)) is not None:
+                site.note_summed(its)
         if number is not None:
             self.withdraw(number)
 

@@ -70,6 +70,9 @@ MOST_HOLDERS = 8
 MOST_SUM_ORDERS = 64
 """That stand with one peer: each is of a sum that is being added now, mostly one for each job."""
 
+MOST_FAN_IN = 1024
+"""Sums of other sites in one: as many as a federation is taken to have of them."""
+
 MOST_CALL_BYTES = 1024 * 1024
 """Of the body of a scheduling call, or of its answer: the largest is the DAG of a job, some kB."""
 
@@ -164,6 +167,8 @@ class Hello(Frame, frozen=True, tag="hello"):
         site_sums: whether it obeys SumOrders.
         same_payload: whether it knows SamePayload.
         party_back: whether it knows PartyBack.
+        sum_parent: the site to which its sums go first, which may order them, too; empty: to who has asked for them.
+        sum_fan_in: sums of other sites that it adds to one of its own; 0: none.
     """
 
     site: PartyText
@@ -192,6 +197,8 @@ class Hello(Frame, frozen=True, tag="hello"):
     site_sums: bool = False
     same_payload: bool = False
     party_back: bool = False
+    sum_parent: PartyText = ""
+    sum_fan_in: Annotated[int, msgspec.Meta(ge=0, le=MOST_FAN_IN)] = 0
 
 
 class Connect(Frame, frozen=True, tag="connect"):

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MOST_PARTIES, MessageKey, Party
+from fedrdma_fate.wire.frames import MOST_NAME_CHARACTERS, MOST_PARTIES, MessageKey, Party, SumOrder
 from fedrdma_fate.wire.summand import (
     ALIGNMENT_BYTES,
     MOST_ARRAYS,
@@ -92,6 +92,11 @@ def site_sum_key(session: str, name: str, tag: str, source: Party, destination: 
     """
     longer = name + _NAME_SUFFIX
     return None if len(longer) > MOST_NAME_CHARACTERS else MessageKey(session, longer, tag, source, destination)
+
+
+def key_of_order(order: SumOrder) -> MessageKey | None:
+    """The message in which a sum travels that is ordered; None where its name would be too long."""
+    return site_sum_key(order.session, order.name, order.tag, order.sources[0], order.destination)
 
 
 def is_site_sum(key: MessageKey) -> bool:

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import pytest
 
-from fedrdma_fate.aggregate.arithmetic import Exact
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from tests.fault.test_tasks_come_back import Doing
 from tests.support.sites import InProcesses, Sites, eventually, party, runner_of, start_gateways
-from tests.support.summands import Pairs, bits, masked, pairs_in, written
+from tests.support.summands import bits, exact_sum, masked, pairs_in, written
 
 ARBITER = party("arbiter:9")
 EACH = 4
@@ -26,25 +24,6 @@ UPDATES = masked(SHAPES, len(SOURCES), seed=4)
 MEMORY = {"send_bytes": "48MiB", "receive_bytes": "64MiB", "ring_slots": 2, "ring_slot_bytes": "256KiB"}
 NAME = "masked"
 SITE_SUM = f"{NAME} (sum of a site)"
-
-
-def exact_sum() -> Pairs:
-    """In one process, one after the other."""
-    total = []
-    for number, shape in enumerate(SHAPES):
-        planes = []
-        for plane in (0, 1):
-            sums, whole = np.empty(int(np.prod(shape))), plane == 1
-            for start in range(0, len(sums), 32768):
-                adder, block = Exact(len(SOURCES)), sums[start : start + 32768]
-                for rank, update in enumerate(UPDATES):
-                    values = update[number][plane].reshape(-1)[start : start + 32768]
-                    adder.add(block if rank else None, values, block, whole=whole)
-                if not whole:
-                    adder.finish(block, block)
-            planes.append(sums.reshape(shape))
-        total.append((planes[0], planes[1]))
-    return total
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +101,7 @@ def restart(sites: Sites, name: str) -> None:
 def check(summed: Any) -> None:
     assert isinstance(summed, ReceivedSum), summed
     assert (summed.parties_in, summed.weight, summed.reason) == (tuple(range(8)), 28.0, "")
-    assert bits(pairs_in(summed.buffer, summed.shapes)) == bits(exact_sum())
+    assert bits(pairs_in(summed.buffer, summed.shapes)) == bits(exact_sum(UPDATES, SHAPES))
 
 
 def test_a_site_that_is_killed_while_it_adds_sends_each_party_alone(sites: Sites, job: Job) -> None:

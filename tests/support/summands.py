@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedrdma_fate.aggregate.arithmetic import Exact
+from fedrdma_fate.aggregate.place import BLOCK_ITEMS
 from fedrdma_fate.wire.frames import Party
 from fedrdma_fate.wire.summand import Shape, Summand, encode_footer, planes_bytes, planes_of
 
@@ -32,6 +35,25 @@ def summed_by_rank(updates: Sequence[Pairs]) -> Pairs:
     total = [(fraction.copy(), whole.copy()) for fraction, whole in updates[0]]
     for update in updates[1:]:
         total = [(a + fraction, b + whole) for (a, b), (fraction, whole) in zip(total, update, strict=True)]
+    return total
+
+
+def exact_sum(updates: Sequence[Pairs], shapes: Sequence[Shape]) -> Pairs:
+    """As `exact` adds, in one process, one after the other."""
+    total = []
+    for number, shape in enumerate(shapes):
+        planes = []
+        for plane in (0, 1):
+            sums, whole = np.empty(math.prod(shape)), plane == 1
+            for start in range(0, len(sums), BLOCK_ITEMS):
+                adder, block = Exact(len(updates)), sums[start : start + BLOCK_ITEMS]
+                for rank, update in enumerate(updates):
+                    values = update[number][plane].reshape(-1)[start : start + BLOCK_ITEMS]
+                    adder.add(block if rank else None, values, block, whole=whole)
+                if not whole:
+                    adder.finish(block, block)
+            planes.append(sums.reshape(shape))
+        total.append((planes[0], planes[1]))
     return total
 
 

@@ -144,14 +144,15 @@ BOUNDS: dict[str, dict[str, str]] = {
     "REMEMBERED_CROWDS": {"core/shares/receive_shares.py:ReceiveShares": "_crowds"},
     "MOST_ANNOUNCED, by whoever adds": {"gateway/peers/announced.py:AnnouncedTransfers": "_offers _of_message"},
     "MOST_SUM_ORDERS of each peer": {
-        "gateway/sum_orders.py:StandingSumOrders": "_orders _ahead",
+        "gateway/sum_orders.py:StandingSumOrders": "_orders _ahead _awaited",
         "gateway/tasks/site_sums.py:SiteSums": "_sums _asked _expected _ahead",
     },
     "MOST_PARTIES: of one sum": {
         "gateway/tasks/sums.py:_RunningSum": "_here _takes _sum_takes",
         "gateway/tasks/merging.py:Merging": "_here",
         "gateway/tasks/ordered_sums.py:OrderedSums": "_number_of _orders",
-        "gateway/tasks/site_sums.py:_SiteSum": "_missing _kept _ready _parts",
+        "gateway/tasks/site_addition.py:SiteAddition": "_missing _kept _ready _parts",
+        "gateway/tasks/child_sums.py:ChildSums": "_children _here",
         "gateway/summand_grants.py:ExpectedUpdates": "_keys _coming _held",
         "gateway/summand_grants.py:SummandGrants": "_sum_of",
         "gateway/coming_updates.py:ComingUpdates": "_listeners",

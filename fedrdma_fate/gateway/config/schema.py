@@ -20,7 +20,7 @@ from fedrdma_fate.gateway.config.sizes import ByteCount, ChunkSetting, parse_byt
 from fedrdma_fate.gateway.config.strict_yaml import load_yaml
 from fedrdma_fate.security.plain import is_loopback
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
-from fedrdma_fate.wire.frames import MOST_SHARE, Mode
+from fedrdma_fate.wire.frames import MOST_FAN_IN, MOST_SHARE, Mode
 
 TransportName = Literal["auto", "verbs", "udp", "tcp", "shm"]
 Notify = Literal["event", "poll"]
@@ -271,7 +271,12 @@ class AggregateConfig(_Section, frozen=True):
             over 70 % of the time. A minute after its last sum each ends.
         site_sums: sites send the sum of their parties' updates as one, where both have this and the order is `exact`:
             the gateway of the party that asks for the sum has them do so, and this one does so when it is asked.
-        site_wait: seconds that a site's sum waits, from its first update on, for the others; then it goes without.
+        site_wait: seconds that a site's sum waits, from its first update on, for the others; then it goes without. As
+            long again for each level of sites below this one whose sums belong to it.
+        parent: name of the peer that adds the sums of this site to its own, and passes them on as one; null: they go to
+            the site that asks for the sum. It learns the sums, and the site trusts it with them: docs/sum-tree.md.
+        fan_in: sums of other sites, which name this one as their parent, that are added to one; of more sites the sum
+            goes as several. 0: none are.
         notices: how a worker is told of an update: `socket`, over the unix socket to it, with a descriptor; `skmsg`, by
             a program in the kernel, which takes CAP_BPF and CAP_NET_ADMIN, and is `socket` where it cannot be had;
             `auto`: `socket`, as neither is faster.
@@ -284,6 +289,8 @@ class AggregateConfig(_Section, frozen=True):
     workers: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=64)] = "auto"
     site_sums: bool = True
     site_wait: Annotated[float, msgspec.Meta(ge=0, le=86400)] = 5.0
+    parent: str | None = None
+    fan_in: Annotated[int, msgspec.Meta(ge=0, le=MOST_FAN_IN)] = 16
     notices: Literal["auto", "socket", "skmsg"] = "auto"
     checkpoints: Path | None = None
     checkpoints_kept: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 8
@@ -539,6 +546,7 @@ def _check_meaning(config: GatewayConfig) -> None:
     _check_durable(config)
     _check_flow(config)
     _check_brokers(config)
+    _check_parent(config)
     _check_parties(config)
     _check_rings(config)
     _check_task_users(config)
@@ -656,6 +664,14 @@ def _check_brokers(config: GatewayConfig) -> None:
         raise bad_value("peers.tls", False, " for some brokers only", "It is the same for all: they share one port.")
     if config.security == "off" and config.brokers_use_tls:
         raise bad_value("peers.tls", True, ", and `security` is `off`", "Set up certificates.")
+
+
+def _check_parent(config: GatewayConfig) -> None:
+    """Who adds the sums of this site is one of its peers, and has a gateway."""
+    parent = config.aggregate.parent
+    if parent is not None and parent not in {peer.site for peer in config.gateways}:
+        known = ", ".join(peer.site for peer in config.gateways) or "none"
+        raise bad_value("aggregate.parent", parent, "", f"Write the site of a peer with a gateway: {known}.")
 
 
 def _check_timeouts(timeouts: TimeoutConfig) -> None:

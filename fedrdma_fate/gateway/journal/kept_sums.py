@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -50,8 +51,10 @@ class KeptSum:
             if isinstance(added, SumAdded):
                 yield added.party, added.origin, added.transfer
                 continue
-            for (party, _), transfer in zip(added.weights, added.transfers, strict=True):
-                yield party, added.origin, transfer
+            runs = added.sites or ((added.origin, len(added.transfers)),)
+            origins = itertools.chain.from_iterable(itertools.repeat(site, count) for site, count in runs)
+            for (party, _), origin, transfer in zip(added.weights, origins, added.transfers, strict=True):
+                yield party, origin, transfer
 
     def records(self) -> Iterator[SumRecord]:
         """As few as say the same."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -11,6 +11,7 @@ from fedrdma_fate.gateway.messages.sessions import Sessions, mixed_error
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import PROBE_TRANSFERS_FROM, Frame, GrantRequest, MessageKey, Offer, Party
+from fedrdma_fate.wire.site_sum import is_site_sum
 
 
 class Entitlement:
@@ -21,14 +22,23 @@ class Entitlement:
     acts on them. May be used by several threads.
     """
 
-    def __init__(self, peer: str, site: str, routes: Routes, sessions: Sessions | None = None) -> None:
+    def __init__(
+        self,
+        peer: str,
+        site: str,
+        routes: Routes,
+        sessions: Sessions | None = None,
+        is_ordered: Callable[[MessageKey], bool] = lambda _key: False,
+    ) -> None:
         """
         Args:
             peer: name of the peer's site.
             site: name of this site, for people.
             routes: which site serves which party.
             sessions: who is in which session.
+            is_ordered: whether this is a sum that the peer was asked for, be its parties whose they may.
         """
+        self._is_ordered = is_ordered
         self._sessions = sessions or Sessions()
         self._peer = peer
         self._site = site
@@ -50,6 +60,8 @@ class Entitlement:
         return self.objection(frame) is None
 
     def _misrouted(self, key: MessageKey) -> FedRDMAError | None:
+        if is_site_sum(key) and self._is_ordered(key):
+            return None
         if not self._routes.is_local(key.destination):
             text = f"{key.destination} is not served at {self._site}"
         elif self._routes.find(key.source) != self._peer:

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from fedrdma_fate.core.sum_tree import SumPlace
 from fedrdma_fate.engine.events import (
     DatagramsDropped,
     FrameToSend,
@@ -140,7 +141,13 @@ class Peer:
         self.session_talk: SessionTalk | None = None
         self.flow_talk: FlowTalk | None = None
         self.site_sums: SiteSumTalk | None = None
-        self._entitlement = Entitlement(config.site, context.config.site, context.routes, context.mailbox.sessions)
+        self._entitlement = Entitlement(
+            config.site,
+            context.config.site,
+            context.routes,
+            context.mailbox.sessions,
+            functools.partial(context.sum_orders.awaits, config.site),
+        )
         self.receiving = Receiving(
             config.site,
             context,
@@ -368,6 +375,8 @@ class Peer:
         self.receiving.forget_requests()
         self.receiving.borrowing.peer_lost()
         self.sending.lending.peer_lost()
+        if self.site_sums is not None:
+            self.site_sums.lost(self.config.site)
         self.offline.set()
         self.offline_since = self._loop.time()
         self._told_held = self.sending.held_there = ()
@@ -625,6 +634,12 @@ class Peer:
         """See `OrderedSite`."""
         knows = self.hello is not None and self.hello.site_sums
         return self.connected and knows and not self.shares_memory()
+
+    @property
+    def sum_place(self) -> SumPlace:
+        """See `OrderedSite`."""
+        hello = self.hello
+        return SumPlace() if hello is None else SumPlace(hello.sum_parent, hello.sum_fan_in)
 
     def tell_sum_orders(self, orders: SumOrders) -> None:
         """See `OrderedSite`."""

@@ -55,6 +55,7 @@ from fedrdma_fate.wire.frames import (
     SamePayloadGone,
 )
 from fedrdma_fate.wire.header import HEADER_BYTES
+from fedrdma_fate.wire.site_sum import is_site_sum
 
 logger = logging.getLogger(__name__)
 
@@ -589,7 +590,9 @@ class Receiving:
     def on_undeliverable(self, key: MessageKey, code: str, reason: str) -> None:
         """The peer says that a message will not come."""
         message = "%s will not come from %s: [%s] %s"
-        self._complain("undeliverable", message, key, self._peer, code, reason, level=logging.ERROR)
+        # of a sum that does not come its parties come alone
+        level = logging.INFO if is_site_sum(key) else logging.ERROR
+        self._complain("undeliverable", message, key, self._peer, code, reason, level=level)
         self._announced.discard_message(key)
         self.same.drop_message(key)
         for transfer in self.kept.of_message(lambda offer: offer.key == key):
@@ -812,7 +815,9 @@ class Receiving:
     ) -> Refused:
         """The answer to a message that is not taken; it is in the log, too."""
         message = "refused %s from %s: [%s] %s"
-        self._complain("refused message", message, frame.key, self._peer, code.value, reason, level=logging.ERROR)
+        # the sum of a site may be late, and its parties come alone
+        level = logging.INFO if frame.key is not None and is_site_sum(frame.key) else logging.ERROR
+        self._complain("refused message", message, frame.key, self._peer, code.value, reason, level=level)
         return Refused(frame.transfer, code.value, reason)
 
     def _complain(self, kind: str, message: str, *values: object, level: int = logging.WARNING) -> None:

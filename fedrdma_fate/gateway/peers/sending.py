@@ -447,6 +447,16 @@ class Sending:
         self._hand(pending)
         return transfer
 
+    @property
+    def mode(self) -> Mode:
+        """How payloads to the peer travel of which no job says how."""
+        return self._mode(None)
+
+    def tell_no_site_sum(self, key: MessageKey) -> None:
+        """The peer has asked for a sum that it will not get: its parties' messages go alone."""
+        reason = "its parties go alone"
+        self._send(Undeliverable(key, ErrorCode.TRANSFER_ABORTED.value, reason))
+
     def note_in_sum(self, transfers: Iterable[int]) -> None:
         """These messages are in a sum that is being sent: the peer may say that it has them."""
         for transfer in transfers:

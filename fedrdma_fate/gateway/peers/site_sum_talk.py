@@ -24,6 +24,10 @@ class SiteSumTalk(Protocol):
         """A message that is kept back lies whole in its slot now."""
         ...
 
+    def lost(self, site: str) -> None:
+        """It is not connected any more: what goes by it to others goes to these itself."""
+        ...
+
     def standing(self, site: str) -> int:
         """How many orders of this site stand."""
         ...

@@ -25,7 +25,7 @@ from fedrdma_fate.gateway.tasks.adding import CannotAddError, site_sum_at, summa
 from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
 from fedrdma_fate.gateway.tasks.sum_slot import SumSlot
 from fedrdma_fate.memory.region import region_unusable
-from fedrdma_fate.wire.frames import MessageKey
+from fedrdma_fate.wire.frames import MessageKey, Party
 from fedrdma_fate.wire.site_sum import SiteSum
 from fedrdma_fate.wire.summand import Summand, planes_bytes
 
@@ -157,6 +157,13 @@ class LastAddition:
         # what is unfit is found to be so again
         await self.drop()
         return None
+
+    @property
+    def progress(self) -> tuple[Party, int, int] | None:
+        """Whose update is being added while it comes, of the sum of a site the first one's, how many of its bytes are
+        in, and how many it has; any thread may ask."""
+        coming, (done, total) = self._coming, self._update.done_bytes
+        return None if coming is None or self._given_up or not total else (coming.told.offer.key.source, done, total)
 
     async def drop(self) -> None:
         """There is no total: what comes is added when it is whole. May be repeated."""

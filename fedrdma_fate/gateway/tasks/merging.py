@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
@@ -19,7 +20,7 @@ from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
 from fedrdma_fate.gateway.tasks.sum_slot import SumSlot
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import MessageKey
-from fedrdma_fate.wire.site_sum import SiteSum
+from fedrdma_fate.wire.site_sum import Part, SiteSum
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +108,16 @@ class Merging:
             # the next run goes on, or nobody does
             self._context.mailbox.return_(message)
             raise
-        weights = {party: part.weight for party, part in zip(parties, site_sum.parts, strict=True)}
-        transfers = tuple(part.transfer for part in site_sum.parts)
+        parts = list(zip(parties, site_sum.parts, strict=True))
+        # those of a site one after the other
+        of_site: dict[str, list[tuple[int, Part]]] = {}
+        for party, part in parts:
+            of_site.setdefault(self._ordered.site_of(part.party), []).append((party, part))
+        parts = list(itertools.chain.from_iterable(of_site.values()))
+        weights = {party: part.weight for party, part in parts}
+        all_transfers = tuple(part.transfer for _, part in parts)
+        transfers = {site: tuple(part.transfer for _, part in its) for site, its in of_site.items()}
+        sites = () if set(of_site) == {message.origin} else tuple((site, len(its)) for site, its in of_site.items())
         keys = [self._keys[party] for party in parties]
         self._fold.added_together(weights)
         for each in keys:
@@ -117,8 +126,8 @@ class Merging:
             journal.write(
                 *self._slot.moved(),
                 *(Pulled(each) for each in (key, *keys)),
-                SumMerged(self._slot.number, tuple(weights.items()), message.origin, transfers),
-                EndedTogether(message.origin, transfers),
+                SumMerged(self._slot.number, tuple(weights.items()), message.origin, all_transfers, sites),
+                *(EndedTogether(site, its) for site, its in transfers.items()),
             )
             message.note_gone()
         self._slot.leave_former()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedrdma_fate.core.fold import Order
+from fedrdma_fate.core.sum_tree import SumPlace, is_below, plan
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled
 from fedrdma_fate.gateway.messages.message import Message
@@ -23,10 +24,12 @@ class _Ordered:
     Attributes:
         site: which.
         number: of the order; None: an earlier run has asked for it, and it is here.
+        sites: whose parties may be in it; None: an earlier run has seen to that.
     """
 
     site: str
     number: int | None
+    sites: frozenset[str] | None
 
 
 def order_ahead(context: GatewayContext, keys: Sequence[MessageKey], owner: str) -> None:
@@ -44,10 +47,11 @@ def order_ahead(context: GatewayContext, keys: Sequence[MessageKey], owner: str)
     for key in keys:
         of_site[context.routes.find(key.source) or ""].append(key.source)
     first = keys[0]
-    for site, sources in of_site.items():
-        if len(sources) > 1:
-            order = SumOrder(0, first.session, first.name, NEXT_TAG, first.destination, tuple(sources), len(keys))
-            context.sum_orders.place_ahead(site, order, owner)
+    places = context.sum_orders.places_of(of_site)
+    for asked in plan(context.config.site, of_site, places, is_root=True):
+        if len(asked.sources) > 1:
+            order = SumOrder(0, first.session, first.name, NEXT_TAG, first.destination, asked.sources, len(keys))
+            context.sum_orders.place_ahead(asked.site, order, owner)
 
 
 class OrderedSums:
@@ -82,32 +86,32 @@ class OrderedSums:
             here: the sum that an earlier run was just adding.
         """
         if here is not None:
-            self._orders[here] = _Ordered(self._site_of(here.source), None)
+            message = self._context.mailbox.find(here)
+            self._orders[here] = _Ordered(self.site_of(here.source) if message is None else message.origin, None, None)
         if not self._context.config.aggregate.site_sums:
             return
-        asked = self._keys[0]
-        self._context.sum_orders.asked(asked.session, asked.name, asked.destination)
+        first = self._keys[0]
+        self._context.sum_orders.asked(first.session, first.name, first.destination)
         orders, mailbox = self._context.sum_orders, self._context.mailbox
         of_site: defaultdict[str, list[Party]] = defaultdict(list)
+        places = orders.places
         for party in awaited:
             key = self._keys[party]
-            of_site[self._site_of(key.source)].append(key.source)
-        first = self._keys[0]
-        for site, sources in of_site.items():
             # an order that stood in an earlier run was of all that were awaited then, so it had another first one
-            for source in sources:
-                known = self._sum_key(source)
-                if known is not None and mailbox.has(known):
-                    self._orders[known] = _Ordered(site, None)
-            away = tuple(source for source in sources if not mailbox.has(self._keys[self._number_of[source]]))
-            if len(away) < 2 or not orders.takes(site):
+            known = self._sum_key(key.source)
+            if known is not None and known not in self._orders and (message := mailbox.find(known)) is not None:
+                self._orders[known] = _Ordered(message.origin, None, self._sites_below(message.origin, places))
+            if not mailbox.has(key):
+                of_site[self.site_of(key.source)].append(key.source)
+        for asked in plan(self._context.config.site, of_site, places, is_root=True):
+            if len(asked.sources) < 2:
                 continue
-            sum_key = self._sum_key(away[0])
+            sum_key = self._sum_key(asked.sources[0])
             if sum_key is None or sum_key in self._orders or mailbox.sessions.was_pulled(sum_key):
                 continue
-            order = SumOrder(0, first.session, first.name, first.tag, first.destination, away, len(self._keys))
-            if (number := orders.place(site, order)) is not None:
-                self._orders[sum_key] = _Ordered(site, number)
+            order = SumOrder(0, first.session, first.name, first.tag, first.destination, asked.sources, len(self._keys))
+            if (number := orders.place(asked.site, order)) is not None:
+                self._orders[sum_key] = _Ordered(asked.site, number, frozenset(asked.sites))
 
     def check(self, key: MessageKey, message: Message) -> SiteSum:
         """What a sum says that came.
@@ -122,11 +126,12 @@ class OrderedSums:
             site_sum, _ = read_site_sum(message, descriptor, offset)
         finally:
             os.close(descriptor)
-        site = self._orders[key].site
+        site, sites = self._orders[key].site, self._orders[key].sites
         if site_sum.parties != len(self._keys):
             raise CannotAddError(f"it is for a sum of {site_sum.parties} parties, this one has {len(self._keys)}")
         for part in site_sum.parts:
-            if part.party not in self._number_of or self._site_of(part.party) != site:
+            is_of_it = sites is None or self.site_of(part.party) in sites
+            if part.party not in self._number_of or not is_of_it:
                 raise CannotAddError(f"it names {part.party}, which is no party of {site}'s in this sum")
         if message.origin != site:
             raise CannotAddError(f"it is of {message.origin or 'this site'}, not of {site}")
@@ -147,10 +152,9 @@ class OrderedSums:
             raise CannotAddError("it names a party that is not in this sum")
         return numbers
 
-    def merged(self, key: MessageKey, transfers: Sequence[int]) -> None:
-        """A sum is in, and by it these messages."""
-        order = self._orders.pop(key)
-        self._context.sum_orders.merged(order.number, order.site, transfers)
+    def merged(self, key: MessageKey, transfers: Mapping[str, Sequence[int]]) -> None:
+        """A sum is in, and by it these messages, by their sites."""
+        self._context.sum_orders.merged(self._orders.pop(key).number, transfers)
 
     def withdraw(self, key: MessageKey) -> None:
         """It is not asked for any more."""
@@ -171,5 +175,10 @@ class OrderedSums:
         first = self._keys[0]
         return site_sum_key(first.session, first.name, first.tag, source, first.destination)
 
-    def _site_of(self, party: Party) -> str:
+    def _sites_below(self, site: str, places: Mapping[str, SumPlace]) -> frozenset[str]:
+        """It and those whose sums it may have added, as far as they are connected."""
+        return frozenset((site, *(each for each in places if is_below(site, each, places))))
+
+    def site_of(self, party: Party) -> str:
+        """By which a party is served; empty: by none."""
         return self._context.routes.find(party) or ""

@@ -46,6 +46,8 @@ class SumProgress:
         update_bytes: of one update; 0 before the first one is here.
         worker: id of the process that adds, where it has one.
         seconds: since it was asked for.
+        coming: whose update, the last, is being added while it comes, of the sum of a site the first one's; how many of
+            its bytes are in, and how many it has.
     """
 
     key: MessageKey
@@ -59,3 +61,4 @@ class SumProgress:
     update_bytes: int
     worker: int | None
     seconds: float
+    coming: tuple[Party, int, int] | None

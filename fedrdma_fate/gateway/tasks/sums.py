@@ -223,6 +223,7 @@ class _RunningSum:
             planes_bytes(self._slot.shapes),
             self._slot.worker_process,
             time.monotonic() - self._asked,
+            self._last.progress,
         )
 
     def abandon(self) -> None:

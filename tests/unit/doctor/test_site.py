@@ -14,6 +14,7 @@ from fedrdma_fate.doctor.site import (
     check_config,
     check_gateway,
     check_open_ports,
+    check_parent,
     check_peers,
     check_tasks_port,
     verbs_need,
@@ -279,3 +280,40 @@ def test_a_data_path_on_loopback_beside_a_control_port_for_others_is_warned_of()
     assert finding.level == "warning"
     assert "`listen.data` is 127.0.0.1:0" in finding.found
     assert "Leave `listen.data` out" in finding.remedy
+
+
+# --- parents of sums ---
+
+
+def of_sums(parent: str | None, **changes: Any) -> dict[str, Any]:
+    """The status of a site whose sums go to a parent, and of two peers."""
+    (peer,) = status(**{"sum_parent": "", "sum_fan_in": 16, **changes})["peers"]
+    return {**status(), "sum_parent": parent, "peers": [peer, {**peer, "site": "c", "connected": True}]}
+
+
+def test_a_parent_that_adds_is_shown_with_those_above_it_and_without_one_nothing_is_said() -> None:
+    assert check_parent(read_status(of_sums(None))) == []
+    (finding,) = check_parent(read_status(of_sums("b")))
+    assert (finding.check, finding.level) == ("aggregate.parent", "ok")
+    above = of_sums("b", sum_parent="c")
+    above["peers"][1]["sum_parent"] = ""
+    (finding,) = check_parent(read_status(above))
+    assert (finding.level, finding.found) == ("ok", "sums of this site go to b and on to c first")
+
+
+@pytest.mark.parametrize(
+    ("document", "word"),
+    [
+        (of_sums("d"), "d is no peer"),
+        (of_sums("b", connected=False), "b is not connected"),
+        (of_sums("b", sum_fan_in=0), "b adds no sums"),
+        (of_sums("b", sum_fan_in=None), "b adds no sums"),
+        (of_sums("b", sum_parent="a"), "lead round: a to b to a"),
+        (of_sums("b", sum_parent="c"), "lead round: c to c"),
+    ],
+)
+def test_a_parent_that_does_not_add_is_warned_of_with_what_to_do(document: dict[str, Any], word: str) -> None:
+    (finding,) = check_parent(read_status(document))
+    assert finding.level == "warning"
+    assert word in finding.found
+    assert finding.remedy

@@ -118,6 +118,9 @@ records = st.one_of(
     st.builds(SumAdded, transfers, st.integers(0, 2), st.none() | st.just(0.5), sites, transfers),
     st.builds(SumMerging, transfers, st.none() | keys),
     st.builds(SumMerged, transfers, st.just(((1, 0.5), (2, None))), sites, st.just((7, 8))),
+    st.builds(
+        SumMerged, transfers, st.just(((1, 0.5), (2, 1.5))), sites, st.just((7, 8)), st.just((("b", 1), ("c", 1)))
+    ),
     st.builds(SumClosed, transfers, st.just("why"), st.none() | st.just(1)),
     st.builds(SumMoved, transfers, st.sampled_from((4096, 8192)), st.just(4096)),
     st.builds(SumHanded, transfers, st.sampled_from((0, 2)), st.just(3)),
@@ -167,12 +170,14 @@ def test_that_a_sum_has_moved_is_one_record_with_all_that_were_pulled_by_that() 
     longest, who = "\U0001f600" * MOST_NAME_CHARACTERS, Party(role, role)
     pulled = [Pulled(MessageKey(longest, longest, longest, who, who))] * (MOST_PARTIES_MOVED + 1)
     transfers = (MOST_TRANSFER,) * MOST_PARTIES_MOVED
-    merged = SumMerged(1 << 62, tuple((party, 1.5) for party in range(MOST_PARTIES_MOVED)), longest, transfers)
+    # of a tree of sites, each of a site of its own
+    weights, of_site = tuple((party, 1.5) for party in range(MOST_PARTIES_MOVED)), ((role, 1),) * MOST_PARTIES_MOVED
+    merged = SumMerged(1 << 62, weights, longest, transfers, of_site)
     together = (
         SumMoved(1 << 62, 1 << 62, 1 << 62),
         *pulled,
         merged,
-        EndedTogether(longest, transfers),
+        *(EndedTogether(role, (MOST_TRANSFER,)) for _ in transfers),
         Gone(longest, 1),
     )
     assert len(encode_together(together)) == 1

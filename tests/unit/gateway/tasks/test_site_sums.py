@@ -20,7 +20,7 @@ from fedrdma_fate.cli.status import render
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.client.protocol import NotSummed, Sum
 from fedrdma_fate.gateway.peers.sending import Sending
-from fedrdma_fate.gateway.tasks import site_sums
+from fedrdma_fate.gateway.tasks import site_addition
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from fedrdma_fate.wire.frames import SumOrder, SumOrders
 from fedrdma_fate.wire.site_sum import SiteSum, encode_site_sum, site_sum_key
@@ -271,11 +271,11 @@ def lies(change: Callable[[SiteSum], SiteSum], monkeypatch: pytest.MonkeyPatch) 
 
     def encode(site_sum: SiteSum) -> bytes:
         # the first call makes room for it
-        is_real = all(part.transfer != site_sums.MOST_TRANSFER for part in site_sum.parts)
+        is_real = all(part.transfer != site_addition.MOST_TRANSFER for part in site_sum.parts)
         changed = change(site_sum) if is_real and site_sum.parts[0].party in SOURCES[:EACH] else site_sum
         return encode_site_sum(changed)
 
-    monkeypatch.setattr(site_sums, "encode_site_sum", encode)
+    monkeypatch.setattr(site_addition, "encode_site_sum", encode)
 
 
 def renamed(site_sum: SiteSum, *names: str) -> SiteSum:
@@ -338,7 +338,7 @@ def test_a_sum_with_a_number_that_is_none_is_taken_out_again_whether_or_not_it_c
     monkeypatch: pytest.MonkeyPatch,
     comes_first: bool,
 ) -> None:
-    send = site_sums._SiteSum._send
+    send = site_addition.SiteAddition._send
 
     async def spoil(self: Any) -> None:
         if self._parts[0].party in SOURCES[:EACH]:
@@ -346,7 +346,7 @@ def test_a_sum_with_a_number_that_is_none_is_taken_out_again_whether_or_not_it_c
             self._lease.slot.view[at : at + 8] = np.array([0.5]).tobytes()
         await send(self)
 
-    monkeypatch.setattr(site_sums._SiteSum, "_send", spoil)
+    monkeypatch.setattr(site_addition.SiteAddition, "_send", spoil)
     session = make_session()
     future = session.ask()
     first, second = (range(4), range(4, 8)) if comes_first else (range(4, 8), range(4))
@@ -392,9 +392,9 @@ def test_without_room_for_a_sum_its_parties_come_alone(
     make_session: Callable[..., Session], alone: tuple[Any, float | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*_: Any) -> None:
-        raise site_sums.NoRoomError("none")
+        raise site_addition.NoRoomError("none")
 
-    monkeypatch.setattr(site_sums._SiteSum, "_make_room", no_room)
+    monkeypatch.setattr(site_addition.SiteAddition, "_make_room", no_room)
     session = make_session()
     future = session.ask()
     for number in range(8):
