@@ -347,6 +347,9 @@ class LinkRate:
         # by chance less may be lost just now, but no queue grows less for that
         queued = math.inf if before is None else window.queued_share - before.queued_share
         succeeds = succeeds and queued + self._variation <= 1 - kept
+        # where those that are held up on their own ways do not count, of the link they may lose what others gain
+        lost = math.inf if before is None else window.lost_share - before.lost_share
+        succeeds = succeeds and lost <= 1 - kept
         if self._is_careful and before is not None:
             # of many who send little each, those that lost something do not count as using their shares
             succeeds = succeeds and window.all_arrived >= kept * gain * before.all_arrived

@@ -59,6 +59,13 @@ UNKNOWN_ROUND_TRIP_SECONDS = 0.1
 USED_SHARE = 0.85
 """Who uses so much of its share could use more."""
 
+HELD_UP_SHARE = 0.01
+"""Who usually leaves so much more of its share unused than the lower median is held up on a way of its own, by a foreign
+flow: by it the link is not judged. Where it is the link that is full, all leave as much."""
+
+UNUSED_GAIN = 0.25
+"""Weight of a window in what one usually leaves, as in the usual loss (`LOSS_GAIN`)."""
+
 HEADROOM = 1.5
 """Who does not may have so many times what it uses, and so has room to grow; with that it uses two thirds."""
 
@@ -146,6 +153,17 @@ class Sender:
     _lost_rate: float = 0.0
     _is_exact: bool = False
     _changed_at: float = -math.inf
+    _usual_unused: float = 0.0
+
+    @property
+    def _known_rate(self) -> float:
+        """What the way to it, or from it, is known to carry."""
+        return min(self.path_rate, self._train_rate)
+
+    @property
+    def _unused(self) -> float:
+        """What of its share has not come, in the latest window."""
+        return max(0.0, 1 - self.arrived_rate / min(self.share, self.path_rate))
 
     @property
     def active(self) -> bool:
@@ -488,7 +506,7 @@ class ReceiveShares:
     def _window_seconds(self) -> float:
         total = self.link.shared_out
         chunk_bytes = CHUNK_BYTES
-        if all(sender.path_rate <= SLOW_PATH_RATE for sender in self.senders.values()):
+        if all(sender._known_rate <= SLOW_PATH_RATE for sender in self.senders.values()):
             chunk_bytes = SLOW_CHUNK_BYTES
         chunks = 0.0 if not total else WINDOW_CHUNKS * chunk_bytes * self._crowd / total
         return max(LEAST_WINDOW_SECONDS, self.round_trip, min(chunks, 1.0))
@@ -511,7 +529,11 @@ class ReceiveShares:
         if self.link.rate is not None or is_settled:
             self.link.on_arrived(sum(self._least_of(sender) for sender in measured if sender._is_exact))
         if len(measured) == len(active) > 1 and is_settled:
-            self.link.on_window(_window_of(in_turn))
+            window = _window_of(in_turn)
+            if self.link.gain == 1 and math.isfinite(window.allowed):
+                for sender in in_turn:
+                    sender._usual_unused += (sender._unused - sender._usual_unused) * UNUSED_GAIN
+            self.link.on_window(window)
         self._start_window(now)
         self._decide_at = now
 
@@ -561,10 +583,12 @@ class ReceiveShares:
 
 
 def _window_of(senders: list[Sender]) -> Window:
-    """What it has shown of those that use their shares, or where most do not, of all."""
+    """What it has shown of those that use their shares, or where most do not, of all; without who is held up."""
     using = [each for each in senders if each.arrived_rate >= USED_SHARE * min(each.share, each.path_rate)]
     if len(using) * 2 < len(senders):
         using = senders
+    most_unused = HELD_UP_SHARE + statistics.median_low(each._usual_unused for each in using) if using else 0.0
+    using = [each for each in using if each._usual_unused <= most_unused]
     # who loses what it sends does not use its share either: what is lost counts of all
     all_arrived = sum(sender.arrived_rate for sender in senders)
     lost = sum(sender._lost_rate for sender in senders)

@@ -105,6 +105,11 @@ class Competition:
         """Whether it is the share that we are let send, and neither the path nor others on it, that decides."""
         return self.share <= HELD_BACK_FACTOR * self.capacity and not self._overrun_seconds
 
+    @property
+    def is_overrun(self) -> bool:
+        """Whether a full buffer has lost something of ours lately."""
+        return self._overrun_seconds > 0
+
     def on_time(self, now: float) -> None:
         """Time passes while we send."""
         if self._at is not None:

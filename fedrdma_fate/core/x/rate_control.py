@@ -243,7 +243,7 @@ class RateController:
         if self.report_clocked:
             return
         self._bound.on_rate(self._bandwidth, now)
-        if self.settled and self._bound.finds_room(self._bandwidth, self._times.max_rate, now):
+        if self.settled and not self._is_full and self._bound.finds_room(self._bandwidth, self._times.max_rate, now):
             self._try_room(now)
             return
         if self.phase is Phase.STARTUP or now < self._phase_ends:
@@ -356,6 +356,11 @@ class RateController:
     def _path_chunk(self) -> float:
         """What a chunk takes: it goes at the rate of the whole path, however little of that is ours."""
         return self.chunk_bytes / max(self._bandwidth, self._competition.capacity, LEAST_RATE)
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether somebody keeps a buffer full that lost something of ours lately: no end of others makes room there."""
+        return self._competition.is_overrun and self._latest_queue > self._least_queue
 
     @property
     def _has_fair_share(self) -> bool:

@@ -61,6 +61,19 @@ def test_a_link_ten_times_one_sender_s_own_is_found_in_some_trials() -> None:
     assert rate.rate >= 0.9 * LINK
 
 
+@pytest.mark.parametrize(("lost", "found"), [(0.0, True), (0.05, False)])
+def test_a_trial_in_which_more_is_lost_of_those_by_whom_it_is_not_judged_finds_nothing(
+    lost: float, found: bool
+) -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK / 10)
+    for _ in range(20):
+        assert rate.shared_out is not None
+        raised = lost if rate.gain > 1 else 0.0
+        rate.on_window(Window(rate.shared_out / 2, rate.shared_out / 2, 0.75 * rate.shared_out, raised))
+    assert ((rate.rate or 0.0) > LINK / 9) == found
+
+
 def test_a_rate_that_is_a_third_too_high_comes_down_though_nothing_is_lost_in_a_deep_buffer() -> None:
     rate = LinkRate()
     rate.on_probed(1.3 * LINK)

@@ -121,6 +121,20 @@ def test_one_that_sends_alone_has_no_bound_after_a_while() -> None:
     assert receiver.share("3") == math.inf
 
 
+def test_the_link_is_not_judged_by_those_that_foreign_flows_hold_up_on_their_own_ways() -> None:
+    receiver = Receiver(4, probed=LINK / 4)
+    receiver.begin(*receiver.names)
+    began = receiver.now
+    while receiver.now < began + 2:
+        for number, name in enumerate(receiver.names[:2]):
+            # nine tenths of its share, a little more or less from window to window
+            wavers = 0.03 * math.sin(40 * receiver.now + number)
+            receiver.own[name] = (0.9 + wavers) * receiver.told[name]
+        receiver.run(RTT)
+    assert receiver.shares.link.rate is not None
+    assert receiver.shares.link.rate >= 0.9 * LINK
+
+
 def test_where_one_always_sends_alone_it_is_held_up_for_less() -> None:
     receiver = Receiver(2)
     for _ in range(LONE_BURSTS):

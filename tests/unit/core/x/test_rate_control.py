@@ -397,6 +397,23 @@ def test_who_was_held_to_its_share_finds_what_it_is_let_send_within_some_round_t
     assert control.bandwidth >= found
 
 
+@pytest.mark.parametrize("queued", [0.05, 0.0])
+def test_to_be_let_send_more_makes_no_room_in_a_buffer_that_others_keep_full(queued: float) -> None:
+    control = controller(capacity=2 * RATE)
+    control.on_bound(RATE)
+    now = 0.0
+    while now < 0.4:
+        control.on_time(now)
+        # half of the chunks of every eighth report are lost in the full buffer
+        lost = 5 * (int(now / 0.002) % 8 == 0)
+        control.on_sample(Sample(RTT + 0.05, min(control.rate, RATE), 10 - lost, lost, 4), now)
+        now += 0.002
+    control.on_bound(4 * RATE)
+    control.on_sample(Sample(RTT + queued, RATE, 10, 0, 4), now)
+    control.on_time(now)
+    assert (control.phase is Phase.PROBE_UP and control.rate > 1.3 * control.bandwidth) == (not queued)
+
+
 def test_where_the_path_carries_no_more_the_rate_stays_and_is_proved_again() -> None:
     control = controller()
     control.on_bound(1.05 * RATE)

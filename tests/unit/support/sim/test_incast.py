@@ -188,3 +188,24 @@ def test_the_share_of_one_does_not_starve_a_cubic_flow_on_its_way() -> None:
     clock.at(began + 1, rival.start)
     clock.run(began + until)
     assert min(each.goodput_bps(began + 5, began + until) for each in (ours, rival)) >= 0.33 * rate
+
+
+def test_cubic_flows_on_the_ways_of_two_hold_up_neither_the_other_two_nor_these_by_more_than_their_part() -> None:
+    clock, rate, total = VirtualClock(), 20e6, 2 * MIB
+    shared = Bottleneck(clock, BottleneckProfile(10 * rate, 0.0, buffer_bytes=4e6, mtu_bytes=1448), random.Random(1))
+    profile = BottleneckProfile(
+        rate, 0.002, buffer_bytes=126_600, nic_bps=10 * rate, mtu_bytes=1448, drops_whole_packets=True
+    )
+    ways = [AccessLink(clock, profile, random.Random(10 + number), shared) for number in range(4)]
+    incast = Incast(shared, clock, [total] * 4, ways=ways, repairs=True)
+    rivals = [CubicFlow(clock, way, clock.now + 12) for way in ways[:2]]
+    for rival in rivals:
+        rival.start()
+    clock.run(clock.now + 4)
+    began = clock.now
+    incast.play(random.Random(3), 0.001)
+    *beside, alone, last = (ended or float("inf") for ended in incast.ended_of(range(4)))
+    assert max(alone, last) <= 2.2 * total * 8 / rate
+    # half of the link would take them two thirds of this
+    assert max(beside) <= 3 * total * 8 / rate
+    assert min(rival.goodput_bps(began, began + max(beside)) for rival in rivals) >= 0.4 * rate
