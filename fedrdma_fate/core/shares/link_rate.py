@@ -123,6 +123,7 @@ class Window:
         all_arrived: the same of all senders.
         lost_share: of what all senders have sent, what did not come at its turn.
         common_loss: the median of the senders' own such shares, the lower of two in the middle.
+        free_missing_share: what did not arrive of what was let through to those that no foreign flow holds up.
     """
 
     allowed: float
@@ -130,6 +131,7 @@ class Window:
     all_arrived: float
     lost_share: float
     common_loss: float = 1.0
+    free_missing_share: float = 1.0
 
     @property
     def missing_share(self) -> float:
@@ -162,6 +164,7 @@ class Window:
             mean(self.all_arrived, window.all_arrived),
             mean(self.lost_share, window.lost_share),
             mean(self.common_loss, window.common_loss),
+            mean(self.free_missing_share, window.free_missing_share),
         )
 
     def has_less_missing_than(self, before: Window) -> bool:
@@ -207,6 +210,7 @@ class LinkRate:
         self._usual_loss = 0.0
         self._is_careful = False
         self._less_found_nothing = False
+        self._is_by_free = False
         self._joint_rate = 0.0
         self._disbelieved = 0
         self._is_lowered = False
@@ -309,7 +313,12 @@ class LinkRate:
         self._is_careful = missing > 1 - STEADY_SHARE
         tries_less = self._next_gain <= FIRST_GAIN and self._is_careful
         loses_at_random = self._less_found_nothing and missing - window.lost_share <= 1 - STEADY_SHARE
-        if tries_less and not (loses_at_random and self._may_rise):
+        # what is missing is that of some alone, and no less of it where less was let through
+        self._is_by_free = tries_less and self._less_found_nothing and window.free_missing_share <= 1 - STEADY_SHARE
+        if self._is_by_free and self._may_rise:
+            self._is_careful = False
+            self._raise(FIRST_GAIN)
+        elif tries_less and not (loses_at_random and self._may_rise):
             self.gain = LOWER_GAIN
         elif self._may_rise:
             self._raise(self._next_gain)
@@ -343,13 +352,16 @@ class LinkRate:
         assert self.rate is not None
         gain, self.gain = self.gain, 1.0
         kept = _kept_share(gain)
-        succeeds = before is not None and 1 - window.missing_share >= kept * (1 - before.missing_share)
-        # by chance less may be lost just now, but no queue grows less for that
-        queued = math.inf if before is None else window.queued_share - before.queued_share
-        succeeds = succeeds and queued + self._variation <= 1 - kept
-        # where those that are held up on their own ways do not count, of the link they may lose what others gain
-        lost = math.inf if before is None else window.lost_share - before.lost_share
-        succeeds = succeeds and lost <= 1 - kept
+        if before is None:
+            succeeds = False
+        elif self._is_by_free:
+            # what they gain others may lose
+            succeeds = 1 - window.free_missing_share >= kept * (1 - before.free_missing_share)
+            succeeds = succeeds and window.lost_share - before.lost_share <= 1 - kept
+        else:
+            succeeds = 1 - window.missing_share >= kept * (1 - before.missing_share)
+            # by chance less may be lost just now, but no queue grows less for that
+            succeeds = succeeds and window.queued_share - before.queued_share + self._variation <= 1 - kept
         if self._is_careful and before is not None:
             # of many who send little each, those that lost something do not count as using their shares
             succeeds = succeeds and window.all_arrived >= kept * gain * before.all_arrived

@@ -60,8 +60,9 @@ USED_SHARE = 0.85
 """Who uses so much of its share could use more."""
 
 HELD_UP_SHARE = 0.01
-"""Who usually leaves so much more of its share unused than the lower median is held up on a way of its own, by a foreign
-flow: by it the link is not judged. Where it is the link that is full, all leave as much."""
+"""Who usually leaves so much more of its share unused than the lower median is held up on its own way, by a foreign
+flow: by it the link is not judged where letting less through has found nothing. Where the link is full, all leave as
+much."""
 
 UNUSED_GAIN = 0.25
 """Weight of a window in what one usually leaves, as in the usual loss (`LOSS_GAIN`)."""
@@ -583,23 +584,28 @@ class ReceiveShares:
 
 
 def _window_of(senders: list[Sender]) -> Window:
-    """What it has shown of those that use their shares, or where most do not, of all; without who is held up."""
+    """What it has shown of those that use their shares, or where most do not, of all."""
     using = [each for each in senders if each.arrived_rate >= USED_SHARE * min(each.share, each.path_rate)]
     if len(using) * 2 < len(senders):
         using = senders
     most_unused = HELD_UP_SHARE + statistics.median_low(each._usual_unused for each in using) if using else 0.0
-    using = [each for each in using if each._usual_unused <= most_unused]
+    free = [each for each in using if each._usual_unused <= most_unused]
     # who loses what it sends does not use its share either: what is lost counts of all
     all_arrived = sum(sender.arrived_rate for sender in senders)
     lost = sum(sender._lost_rate for sender in senders)
     return Window(
-        # to whom all is given that its way carries, that is let through
-        allowed=sum(min(sender.share, sender.path_rate) for sender in using),
+        allowed=_allowed(using),
         arrived=sum(sender.arrived_rate for sender in using),
         all_arrived=all_arrived,
         lost_share=lost / (all_arrived + lost) if lost else 0.0,
         common_loss=_common_loss(senders),
+        free_missing_share=1 - sum(sender.arrived_rate for sender in free) / _allowed(free) if free else 1.0,
     )
+
+
+def _allowed(senders: list[Sender]) -> float:
+    """What is let through: to whom all is given that its way carries, that."""
+    return sum(min(sender.share, sender.path_rate) for sender in senders)
 
 
 def _common_loss(senders: list[Sender]) -> float:

@@ -359,7 +359,7 @@ class RateController:
 
     @property
     def _is_full(self) -> bool:
-        """Whether somebody keeps a buffer full that lost something of ours lately: no end of others makes room there."""
+        """Whether others keep a buffer full that lost something of ours lately: a larger share is no room there."""
         return self._competition.is_overrun and self._latest_queue > self._least_queue
 
     @property

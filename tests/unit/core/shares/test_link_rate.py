@@ -61,17 +61,18 @@ def test_a_link_ten_times_one_sender_s_own_is_found_in_some_trials() -> None:
     assert rate.rate >= 0.9 * LINK
 
 
-@pytest.mark.parametrize(("lost", "found"), [(0.0, True), (0.05, False)])
-def test_a_trial_in_which_more_is_lost_of_those_by_whom_it_is_not_judged_finds_nothing(
-    lost: float, found: bool
+@pytest.mark.parametrize(("free", "lost", "found"), [(0.0, 0.0, True), (0.0, 0.05, False), (0.05, 0.0, False)])
+def test_where_less_found_nothing_a_link_is_judged_by_those_that_no_foreign_flow_holds_up_unless_more_is_lost(
+    free: float, lost: float, found: bool
 ) -> None:
     rate = LinkRate()
     rate.on_probed(LINK / 10)
-    for _ in range(20):
+    for number in range(30):
         assert rate.shared_out is not None
-        raised = lost if rate.gain > 1 else 0.0
-        rate.on_window(Window(rate.shared_out / 2, rate.shared_out / 2, 0.75 * rate.shared_out, raised))
-    assert ((rate.rate or 0.0) > LINK / 9) == found
+        arrived = (0.94 + 0.03 * (number % 2)) * rate.shared_out
+        lost_share = lost if rate.gain > 1 else 0.0
+        rate.on_window(Window(rate.shared_out, arrived, arrived, lost_share, free_missing_share=free))
+    assert ((rate.rate or 0.0) > LINK / 8) == found
 
 
 def test_a_rate_that_is_a_third_too_high_comes_down_though_nothing_is_lost_in_a_deep_buffer() -> None:
