@@ -64,8 +64,10 @@ def print_config(home: Path, path: Path, engine: str) -> None:
     if flow is None:
         raise click.ClickException(f"{read.found}. {read.remedy}")
     with told_plainly():
-        listen = load_config(path).listen
+        config = load_config(path)
+    listen = config.listen
     key, front = ("listen.osx", listen.osx) if engine == "osx" else ("listen.flow", listen.flow)
     if front is None:
         raise click.ClickException(f"`{key}` is not set in {path}. Set it: docs/configuration.md.")
-    click.echo(lines_to_add(flow, engine, listen.socket, split_address(key, front)), nl=False)
+    front_at, to_brokers = split_address(key, front), bool(config.brokers)
+    click.echo(lines_to_add(flow, engine, listen.socket, front_at, to_brokers=to_brokers), nl=False)

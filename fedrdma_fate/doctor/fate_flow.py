@@ -285,7 +285,9 @@ def _check_pool(pool: PoolStatus, model_bytes: int, share: float) -> Finding:
     return Finding(check, "error", found, remedy)
 
 
-def lines_to_add(flow: FlowHome, engine: str, socket_address: str, front: tuple[str, int]) -> str:
+def lines_to_add(
+    flow: FlowHome, engine: str, socket_address: str, front: tuple[str, int], *, to_brokers: bool = False
+) -> str:
     """The three top-level keys for `local.service_conf.yaml`, with all that FATE Flow takes of them today.
 
     Args:
@@ -293,13 +295,15 @@ def lines_to_add(flow: FlowHome, engine: str, socket_address: str, front: tuple[
         engine: `fedrdma` or `osx`.
         socket_address: the gateway's `listen.socket`.
         front: host and port of `listen.flow` with `fedrdma`, of `listen.osx` with `osx`.
+        to_brokers: some peer has an OSX broker.
     """
     host, port = front
     kept = {key: _section(flow, key) for key in ("default_engines", "fateflow", "federation")}
     kept["default_engines"]["federation"] = engine
     if engine == "osx":
         kept["fateflow"]["proxy_name"] = "osx"
-        queues = {"host": host, "port": port, "mode": "queue", "max_message_size": 2**31 - 2}
+        largest = BROKER_BYTES if to_brokers else 2**31 - 2
+        queues = {"host": host, "port": port, "mode": "queue", "max_message_size": largest}
         kept["federation"]["osx"] = {**_section(flow, "federation", "osx"), **queues}
     else:
         kept["fateflow"]["proxy_name"] = "nginx"

@@ -11,7 +11,16 @@ import pytest
 import yaml
 
 from fedrdma_fate import __version__
-from fedrdma_fate.doctor.fate_flow import LOCAL, MOST_FILE_BYTES, SERVICE, check_flow, connects, lines_to_add, read_home
+from fedrdma_fate.doctor.fate_flow import (
+    BROKER_BYTES,
+    LOCAL,
+    MOST_FILE_BYTES,
+    SERVICE,
+    check_flow,
+    connects,
+    lines_to_add,
+    read_home,
+)
 from fedrdma_fate.doctor.findings import Finding
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from tests.support.ports import ports_of_this_process
@@ -260,6 +269,18 @@ def test_with_the_lines_that_are_printed_nothing_is_wrong(tmp_path: Path, engine
     assert then.value("default_engines", "computing") == "spark"
     assert then.value("federation", "pulsar") == {"a": 1}
     assert then.proxy() == ({"fedrdma": "nginx", "osx": "osx"}[engine], "127.0.0.1", 9390)
+
+
+@pytest.mark.parametrize(("to_brokers", "size"), [(True, BROKER_BYTES), (False, 2**31 - 2)])
+def test_the_lines_that_are_printed_have_fate_cut_what_a_broker_would_not_keep(
+    tmp_path: Path, to_brokers: bool, size: int
+) -> None:
+    _, flow = read_home(home(tmp_path))
+    assert flow is not None
+    home(tmp_path, lines_to_add(flow, "osx", "unix:///run/a.sock", ("127.0.0.1", 9390), to_brokers=to_brokers))
+    _, then = read_home(tmp_path)
+    assert then is not None
+    assert then.value("federation", "osx", "max_message_size") == size
 
 
 def test_whether_anything_listens_is_seen() -> None:
