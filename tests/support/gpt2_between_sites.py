@@ -74,6 +74,8 @@ class Calls(msgspec.Struct, frozen=True):
         p50: seconds until the answer.
         p99: seconds until the answer, by the nearest rank.
         longest: seconds.
+        on_the_way_p50: of those between the sites, seconds beyond what FATE Flow took at the other one.
+        on_the_way_p99: the same.
     """
 
     number: int
@@ -83,6 +85,8 @@ class Calls(msgspec.Struct, frozen=True):
     p50: float
     p99: float
     longest: float
+    on_the_way_p50: float
+    on_the_way_p99: float
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -319,6 +323,7 @@ def _calls(events: Mapping[str, list[dict[str, Any]]]) -> Calls:
     ]
     answered = [(name, event) for name, event in asked if event["event"] == "flow_call"]
     seconds = sorted(event["seconds"] for _, event in answered)
+    way = sorted(on_the_way(events))
     return Calls(
         number=len(answered),
         between=sum(event["peer"] != name for name, event in answered),
@@ -327,7 +332,25 @@ def _calls(events: Mapping[str, list[dict[str, Any]]]) -> Calls:
         p50=nearest_rank(seconds, 0.5),
         p99=nearest_rank(seconds, 0.99),
         longest=seconds[-1],
+        on_the_way_p50=nearest_rank(way, 0.5),
+        on_the_way_p99=nearest_rank(way, 0.99),
     )
+
+
+def on_the_way(events: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[float]:
+    """Of each call between two sites, the seconds until its answer beyond those at the other one; by two traces.
+
+    A trace knows no calls by name: those of one path and size are taken in the order of their answers.
+    """
+    served: dict[tuple[object, ...], list[float]] = {}
+    calls = [(name, event) for name, of_site in events.items() for event in of_site if event["event"] == "flow_call"]
+    for name, event in calls:
+        if event["direction"] == "served":
+            served.setdefault((event["peer"], name, event["path"], event["bytes"]), []).append(event["seconds"])
+    for name, event in calls:
+        there = served.get((name, event["peer"], event["path"], event["bytes"]))
+        if event["direction"] == "asked" and there:
+            yield event["seconds"] - there.pop(0)
 
 
 def nearest_rank(ordered: Sequence[float], part: float) -> float:

@@ -120,7 +120,8 @@ def test_a_page_of_results_names_the_commits_and_the_commands(page: Path) -> Non
     assert re.search(
         r"^(fedrdma bench|scripts/testbed run|"
         r"\.venv/bin/python -m tests\.(soak|"
-        r"support\.(sim\.(compare|bounded)|osx_queue_times|matrix_sweep|(table|spark|site)_times|fate_own_tests))) ",
+        r"support\.(sim\.(compare|bounded)|osx_queue_times|matrix_sweep|(table|spark|site)_times|fate_own_tests|"
+        r"gpt2_between_sites))) ",
         text,
         flags=re.MULTILINE,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -10,7 +11,15 @@ import pytest
 import safetensors.numpy
 
 from examples.gpt2_advertisegen.plan import ModelFacts
-from tests.support.gpt2_between_sites import Trained, beside_standalone, difference, memory, nearest_rank, read_timings
+from tests.support.gpt2_between_sites import (
+    Trained,
+    beside_standalone,
+    difference,
+    memory,
+    nearest_rank,
+    on_the_way,
+    read_timings,
+)
 from tests.support.hetero_between_sites import compared
 
 STEP = np.float32(2**-23)
@@ -70,6 +79,16 @@ def test_regions_hold_the_masked_weights_of_full_tuning() -> None:
     assert sizes["a"]["receive_bytes"] > 8 * parameters
     assert not sizes["a"]["warm"]
     assert memory(ModelFacts("m", False, 100, 100, 10, "p", 16, 4))["a"]["warm"]
+
+
+def flow_call(direction: str, peer: str, seconds: float, path: str = "/v2/partner/task/start") -> dict[str, Any]:
+    return {"event": "flow_call", "direction": direction, "peer": peer, "path": path, "bytes": 9, "seconds": seconds}
+
+
+def test_what_a_call_takes_on_its_way_is_beyond_what_the_other_site_s_server_takes() -> None:
+    of_a = [flow_call("asked", "b", 1.5), flow_call("asked", "b", 0.75), flow_call("asked", "a", 9.0)]
+    of_b = [flow_call("served", "a", 1.25), flow_call("served", "a", 0.25), flow_call("asked", "a", 2.0, "/other")]
+    assert list(on_the_way({"a": of_a, "b": of_b})) == [0.25, 0.5]
 
 
 def trained(directory: Path, way: str, tuning: str, weight: float) -> None:
