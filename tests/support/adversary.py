@@ -236,6 +236,7 @@ class Besieged(Twin):
             "place": lambda: chance.choice((0.0, 0.5, 1.0)),
             "transports": lambda: ("tcp",),
             "frames_per_second": lambda: chance.choice((100.0, 20000.0, float("inf"))),
+            "sum_fan_in": lambda: chance.choice((0, 1, 2, 1024)),
         }
         if name in known:
             return known[name]()
