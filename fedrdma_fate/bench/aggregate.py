@@ -53,6 +53,7 @@ ROWS = (
     "slots-rank",
     "fate",
     "sites",
+    "sites-tree",
     "sites-alone",
     "tree",
     "grpc",
@@ -69,6 +70,7 @@ _LIMITS = ("add-exact", "add-fate", "copy", "add")
 
 _ELSEWHERE: dict[str, Callable[[AggregateSetting, npt.NDArray[np.uint8]], AggregateRow]] = {
     "sites": functools.partial(sites, name="sites", once=True),
+    "sites-tree": functools.partial(sites, name="sites-tree", once=True, tree=True),
     "sites-alone": functools.partial(sites, name="sites-alone", once=False),
     "tree": tree,
     "grpc": functools.partial(over_grpc, broker=False, proxies=False),

@@ -37,7 +37,9 @@ _ARBITER = Party("arbiter", "1")
 _UP, _DOWN = "bench_mixed_client_values", "bench_aggregated_values"
 
 
-def sites(setting: AggregateSetting, update: npt.NDArray[np.uint8], name: str, *, once: bool) -> AggregateRow:
+def sites(
+    setting: AggregateSetting, update: npt.NDArray[np.uint8], name: str, *, once: bool, tree: bool = False
+) -> AggregateRow:
     """Measure a round of two sites.
 
     Args:
@@ -45,11 +47,12 @@ def sites(setting: AggregateSetting, update: npt.NDArray[np.uint8], name: str, *
         update: of a client, before `mark`.
         name: of the row.
         once: sites send their sums, and the arbiter puts one payload to all; else each has a transfer of its own.
+        tree: one site sends its sum to the other, which adds it to its own.
 
     Raises:
         RowError: why it was not measured.
     """
-    with _Sites(setting, once=once) as running:
+    with _Sites(setting, once=once, tree=tree) as running:
         # the first round warms up: workers have started, and what maps memory has mapped it
         running.round(name, update, "first")
         return running.round(name, update, "second")
@@ -58,9 +61,10 @@ def sites(setting: AggregateSetting, update: npt.NDArray[np.uint8], name: str, *
 class _Sites:
     """The three gateways, and a task for each party."""
 
-    def __init__(self, setting: AggregateSetting, *, once: bool) -> None:
+    def __init__(self, setting: AggregateSetting, *, once: bool, tree: bool) -> None:
         self._setting = setting
         self._once = once
+        self._tree = tree
         self._stack = contextlib.ExitStack()
         half = (setting.updates + 1) // 2
         parties = [setting.party(rank) for rank in range(setting.updates)]
@@ -69,12 +73,15 @@ class _Sites:
     def __enter__(self) -> _Sites:
         with contextlib.ExitStack() as stack:
             workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sites-")))
-            control = f"127.0.0.1:{free_ports(1)[0]}"
+            control = {
+                site: f"127.0.0.1:{port}" for site, port in zip(("arbiter", SITES[0]), free_ports(2), strict=True)
+            }
             self._gateway = self._start(workspace, "arbiter", [_ARBITER], self._of_site, control)
             stack.callback(self._gateway.stop)
             self._sites = {}
             for site, parties in self._of_site.items():
-                self._sites[site] = self._start(workspace, site, parties, {"arbiter": [_ARBITER]}, control)
+                others = {other: its for other, its in self._of_site.items() if self._tree and other != site}
+                self._sites[site] = self._start(workspace, site, parties, {"arbiter": [_ARBITER], **others}, control)
                 stack.callback(self._sites[site].stop)
             everybody = [self._gateway, *self._sites.values()]
             wait(lambda: all(map(is_connected, everybody)), _START_SECONDS, "the gateways to connect")
@@ -152,7 +159,7 @@ class _Sites:
     def _moved(self) -> tuple[int, int]:
         """Payload bytes that transfers have brought so far, to the arbiter's site and from it."""
         up = _brought(self._gateway)
-        return up, sum(map(_brought, self._sites.values()))
+        return up, sum(_brought(site, "arbiter") for site in self._sites.values())
 
     def _cpu_seconds(self) -> float:
         """Of all gateways, what they have started, and this process."""
@@ -165,9 +172,10 @@ class _Sites:
         site: str,
         parties: list[Party],
         others: dict[str, list[Party]],
-        control: str,
+        control: dict[str, str],
     ) -> GatewayProcess:
         is_arbiter = site == "arbiter"
+        parent = SITES[0] if self._tree and site == SITES[1] else None
         update = self._setting.update_bytes + _HEADROOM_BYTES // 16
         # all updates of a site, the sum of them, and the aggregates that go down, each by itself
         many = update * ((self._setting.updates if is_arbiter else len(parties)) + 2) + _HEADROOM_BYTES
@@ -177,16 +185,27 @@ class _Sites:
                 "parties": list(map(str, parties)),
                 "security": "off",
                 "transport": self._setting.transport,
-                "listen": {"control": control if is_arbiter else "127.0.0.1:0"},
+                "listen": {"control": control.get(site, "127.0.0.1:0")},
                 "memory": {
                     "send_bytes": many,
                     "receive_bytes": many,
                     "directory": str(workspace),
                     "spill_directory": str(workspace),
                 },
-                "aggregate": {"sums": True, "order": "exact", "site_sums": self._once, "site_wait": _ROUND_SECONDS},
+                "aggregate": {
+                    "sums": True,
+                    "order": "exact",
+                    "site_sums": self._once,
+                    "site_wait": _ROUND_SECONDS,
+                    "parent": parent,
+                },
+                # the first site is dialled by the second, and dials the arbiter's
                 "peers": [
-                    {"site": other, "parties": list(map(str, its)), "address": None if is_arbiter else control}
+                    {
+                        "site": other,
+                        "parties": list(map(str, its)),
+                        "address": None if is_arbiter or other == SITES[1] else control[other],
+                    }
                     for other, its in others.items()
                 ],
             },
@@ -194,6 +213,7 @@ class _Sites:
         )
 
 
-def _brought(gateway: GatewayProcess) -> int:
-    delivered = gateway.traced("delivered")
+def _brought(gateway: GatewayProcess, origin: str | None = None) -> int:
+    """Payload bytes that have come by transfers, from one site or from all."""
+    delivered = [event for event in gateway.traced("delivered") if origin is None or event["peer"] == origin]
     return sum(int(event["bytes"]) for event in delivered if event["transport"] not in ("", "control", "local"))

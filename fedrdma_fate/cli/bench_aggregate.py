@@ -48,10 +48,10 @@ def aggregate(
     """Time the sum of masked updates when the first rank comes last.
 
     Added by the gateway as they come (slots), by rank (slots-rank), by FATE's loop (fate); a round of two sites that
-    send their sums, and get one copy of the aggregate (sites), or all for each party (sites-alone); by four leaves and
-    a top: in shared memory (tree), joined by gRPC (grpc), through a process that stores and forwards (broker), with
-    proxies besides (broker-sidecar), as actors of Ray where that is installed (ray); beside one memcpy and one
-    addition.
+    send their sums, and get one copy of the aggregate (sites), one of them by the other (sites-tree), or all for each
+    party (sites-alone); by four leaves and a top: in shared memory (tree), joined by gRPC (grpc), through a process
+    that stores and forwards (broker), with proxies besides (broker-sidecar), as actors of Ray where that is installed
+    (ray); beside one memcpy and one addition.
     """
     with told_plainly(), ended_in_order():
         name = model if parameters is None else f"{parameters} parameters"

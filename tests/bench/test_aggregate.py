@@ -37,7 +37,7 @@ def test_every_row_sums_and_the_document_has_all_that_is_measured() -> None:
         if name in ("slots", "slots-rank", "fate", "tree"):
             # the last update, or what waits for it, lay there
             assert row["waiting_bytes"] >= SETTING.update_bytes
-        assert (row["up_bytes"] is None) == (name not in ("sites", "sites-alone"))
+        assert (row["up_bytes"] is None) == (name not in ("sites", "sites-tree", "sites-alone"))
         assert (row["after_arrival_seconds"] is None) == (name not in ("slots", "slots-rank", "fate"))
         if row["after_arrival_seconds"] is not None:
             # two clocks
@@ -57,6 +57,17 @@ def test_two_sites_send_and_get_each_a_payload_once_and_without_that_once_for_ea
     assert alone.up_bytes is not None
     assert 2 * setting.update_bytes < once.up_bytes < 2.1 * setting.update_bytes
     assert 8 * setting.update_bytes < alone.up_bytes < 8.1 * setting.update_bytes
+
+
+@pytest.mark.sweep
+def test_in_a_tree_one_payload_comes_to_the_arbiters_site_and_one_goes_to_each() -> None:
+    setting = AggregateSetting("small", 20_000, 8, 9, "tcp")
+
+    row = sites(setting, make_update(setting), "row", once=True, tree=True)
+
+    assert row.up_bytes is not None
+    assert setting.update_bytes < row.up_bytes < 1.1 * setting.update_bytes
+    assert row.down_bytes == 2 * setting.update_bytes
 
 
 @pytest.mark.parametrize("party", range(3))

@@ -376,16 +376,17 @@ def test_a_leaf_that_names_others_parties_is_not_added_and_everybody_counts_once
     session.check_nothing_is_left()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "of_site",
     [
-        pytest.param(lambda name, changes=changes: settings(name, **changes.get(name, {})), id=id_, marks=marks)
-        for id_, marks, changes in (
-            ("no parent at one", pytest.mark.sweep, {"l": {"parent": None}}),
-            ("it adds none", pytest.mark.sweep, {"p": {"fan_in": 0}}),
-            ("its sums are off", pytest.mark.sweep, {"p": {"site_sums": False}}),
-            ("parents of each other", (), {"p": {"parent": "l"}}),
-            ("one at a time", pytest.mark.sweep, {"p": {"fan_in": 1}}),
+        pytest.param(lambda name, changes=changes: settings(name, **changes.get(name, {})), id=id_)
+        for id_, changes in (
+            ("no parent at one", {"l": {"parent": None}}),
+            ("it adds none", {"p": {"fan_in": 0}}),
+            ("its sums are off", {"p": {"site_sums": False}}),
+            ("parents of each other", {"p": {"parent": "l"}}),
+            ("one at a time", {"p": {"fan_in": 1}}),
         )
     ],
 )
