@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import io
 import itertools
 import os
 import signal
@@ -14,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedrdma_fate.aggregate.jobs import AddLast, Finish, JobAnswer, Unfit
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
+from fedrdma_fate.cli.status import render
 from fedrdma_fate.client.client import ReceivedSum, SendLease
 from fedrdma_fate.engine import incoming, landing
 from fedrdma_fate.gateway.context import GatewayContext
@@ -195,6 +198,26 @@ def test_it_is_added_while_it_comes_and_the_bits_are_the_same(
     assert all(earlier[0] == later[1] for earlier, later in itertools.pairwise(spans) if later[0] < later[1])
     del summed, summing
     eventually(lambda: session.site.pool("receive")["slots"] <= session.idle)
+
+
+def test_status_shows_how_much_of_it_is_in_while_it_comes(session: Session, watched: Watched) -> None:
+    def coming_there() -> dict[str, Any] | None:
+        (found,) = session.site.status()["sums"]
+        return None if found["coming"] is None else dict(found["coming"])
+
+    summing = session.asks()
+    session.others_are_in(watched)
+    assert coming_there() is None
+    coming = session.begins()
+    found = eventually(lambda: (its := coming_there()) is not None and its["added_bytes"] > 0 and its)
+    assert isinstance(found, dict)
+    assert (found["party"], found["bytes"]) == (str(SOURCES[LAST]), len(coming.body))
+    assert found["added_bytes"] <= len(coming.body) // 2
+    table = io.StringIO()
+    Console(file=table, width=300).print(render(session.site.status()))
+    assert f"{SOURCES[LAST]}, while it comes: " in table.getvalue()
+    coming.write(0)
+    summing.result(30)
 
 
 def test_a_worker_that_is_killed_over_a_piece_changes_no_bit(
