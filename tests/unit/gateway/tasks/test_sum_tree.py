@@ -20,6 +20,7 @@ from fedrdma_fate.gateway.tasks import site_addition
 from fedrdma_fate.wire.frames import SumOrder, SumOrders
 from fedrdma_fate.wire.site_sum import Part, SiteSum, encode_site_sum, site_sum_key
 from fedrdma_fate.wire.summand import planes_bytes
+from tests.support.certificates import TestAuthority
 from tests.support.raw_task import Connection
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
 from tests.support.summands import SHAPES, bits, exact_sum, masked, pairs_in, written
@@ -136,6 +137,50 @@ def test_a_parent_sends_one_sum_for_all_and_the_bits_are_those_of_each_party_alo
     assert session.come("p") == (2, 0)
     assert session.bytes_come() < 1.1 * UPDATE_BYTES
     session.check_nothing_is_left()
+
+
+def test_a_parent_none_of_whose_parties_are_in_the_sum_adds_those_of_others(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session()
+    future = session.pool.submit(session.arbiter.get_sum, "masked", "t", SOURCES[2:], timeout=60.0)
+    for site in "lm":
+        eventually(lambda site=site: session.orders_at(site, "p") == 1)
+    session.push(5, 2, 4, 3)
+    summed = future.result(60)
+
+    assert isinstance(summed, ReceivedSum)
+    assert (summed.parties_in, summed.weight) == ((0, 1, 2, 3), 14.0)
+    assert bits(pairs_in(summed.buffer, summed.shapes)) == bits(exact_sum(UPDATES[2:], SHAPES))
+    assert session.come() == (1, 0)
+    session.check_nothing_is_left()
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("transport", ["udp", "tcp"])
+def test_sums_go_up_the_tree_by_any_transport_and_sealed(
+    tmp_path: Path, alone: tuple[Any, float | None], transport: str
+) -> None:
+    with ExitStack() as stack:
+        authority = TestAuthority(tmp_path / "tls")
+        sites = stack.enter_context(
+            start_gateways(
+                LAYOUT,
+                tmp_path,
+                memory=MEMORY,
+                of_site=settings,
+                authority=authority,
+                transport=transport,
+                mode="fedrdma-x",
+            )
+        )
+        session = Session(sites, "sealed", stack)
+        future = session.ask()
+        session.push(3, 0, 2, 4, 1, 5)
+
+        assert whole(future) == alone
+        assert session.come() == (1, 0)
+        session.check_nothing_is_left()
 
 
 def test_status_shows_what_each_site_adds_and_whose_sums_go_where(
