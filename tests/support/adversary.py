@@ -35,6 +35,7 @@ from fedrdma_fate.ports import RemoteSlot
 from fedrdma_fate.security.key_schedule import PATH_NONCE_BYTES, KeyExchange
 from fedrdma_fate.wire.errors import FedRDMAError
 from fedrdma_fate.wire.frames import (
+    MOST_FAN_IN,
     PROBE_TRANSFERS_FROM,
     Connect,
     ControlFrame,
@@ -236,7 +237,8 @@ class Besieged(Twin):
             "place": lambda: chance.choice((0.0, 0.5, 1.0)),
             "transports": lambda: ("tcp",),
             "frames_per_second": lambda: chance.choice((100.0, 20000.0, float("inf"))),
-            "sum_fan_in": lambda: chance.choice((0, 1, 2, 1024)),
+            "sum_parent": lambda: chance.choice(("", "a", "b", "m", "nobody")),
+            "sum_fan_in": lambda: chance.choice((0, 1, MOST_FAN_IN)),
         }
         if name in known:
             return known[name]()
