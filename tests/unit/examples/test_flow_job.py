@@ -71,3 +71,13 @@ def test_an_address_that_is_none_is_told(flow: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["fit", "--preset", "tiny", "--directory", str(tmp_path), "--flow", flow])
     assert done.exit_code == 2
     assert "is no HOST:PORT" in done.output
+
+
+def test_rows_that_are_none_are_told_with_their_line_before_anything_is_bound(tmp_path: Path) -> None:
+    RunFiles(tmp_path).model_facts.write_bytes(msgspec.json.encode(FACTS))
+    rows = tmp_path / "own.json"
+    rows.write_text('{"content": "a", "summary": "b"}\n{"content": "a"}\n', encoding="utf-8")
+    command = ["bind", "--role", "host", "--directory", str(tmp_path), "--rows", str(rows)]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 2
+    assert "own.json:2 is no row" in done.output
