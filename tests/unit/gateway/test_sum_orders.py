@@ -9,7 +9,7 @@ import pytest
 from fedrdma_fate.gateway.peers.control_connection import MOST_FRAME_BYTES
 from fedrdma_fate.gateway.sum_orders import MOST_ORDER_BYTES, StandingSumOrders
 from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, Party, SumOrder, SumOrders, encode_frame
-from fedrdma_fate.wire.site_sum import NEXT_TAG
+from fedrdma_fate.wire.site_sum import NEXT_TAG, key_of_order
 
 ARBITER = Party("arbiter", "1")
 HOSTS = tuple(Party("host", str(number)) for number in range(MOST_PARTIES))
@@ -104,3 +104,25 @@ def test_orders_of_parties_with_long_names_are_no_longer_than_a_control_channel_
 
     assert peer.tags[0] == "t"
     assert max(len(encode_frame(each)) for each in peer.told) <= MOST_ORDER_BYTES < MOST_FRAME_BYTES
+
+
+def test_the_sum_that_a_site_was_asked_for_is_awaited_of_it_alone_until_that_is_over() -> None:
+    orders, peer, other = StandingSumOrders(), Peer(), Peer()
+    orders.register("b", peer)
+    orders.register("c", other)
+    key = key_of_order(order("t"))
+    ahead = key_of_order(order(NEXT_TAG))
+    assert key is not None
+    assert ahead is not None
+    orders.place_ahead("b", order(NEXT_TAG), "task")
+    number = orders.place("b", order("t"))
+
+    assert number is not None
+    assert orders.awaits("b", key)
+    assert not orders.awaits("b", ahead)
+    assert not orders.awaits("c", key)
+    assert not orders.awaits("nobody", key)
+    orders.withdraw(number)
+    orders.withdraw(number)
+    assert not orders.awaits("b", key)
+    assert len(peer.told) == 3
