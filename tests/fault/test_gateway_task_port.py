@@ -1,4 +1,7 @@
-"""Tasks on other hosts than their gateway's: what they send and get, and who is not let in."""
+"""Tasks on other hosts than their gateway's: what they send and get, and who is not let in.
+
+More than 500 lines: all share one pair of gateways, which takes longer to start than most of these tests.
+"""
 
 from __future__ import annotations
 
