@@ -69,6 +69,14 @@ class FateFlow:
         assert done.returncode == 0, done.stdout + done.stderr
         return re.sub(r"\x1b\[\d+m", "", done.stdout)
 
+    def answers(self) -> bool:
+        """Whether it is up."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/v2/server/fateflow", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
 
 @contextlib.contextmanager
 def running_fate_flow(
@@ -162,19 +170,11 @@ def _start(server: FateFlow) -> psutil.Process:
 
 def _wait_until_up(server: FateFlow, process: psutil.Process) -> None:
     deadline = time.monotonic() + _READY_SECONDS
-    while not _answers(server):
+    while not server.answers():
         running = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         if not running or time.monotonic() > deadline:
             raise AssertionError(f"FATE Flow did not start: {server.logs()}")
         time.sleep(0.2)
-
-
-def _answers(server: FateFlow) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/v2/server/fateflow", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def _end(process: psutil.Process) -> None:
