@@ -121,7 +121,7 @@ def test_a_page_of_results_names_the_commits_and_the_commands(page: Path) -> Non
         r"^(fedrdma bench|scripts/testbed run|"
         r"\.venv/bin/python -m tests\.(soak|"
         r"support\.(sim\.(compare|bounded)|osx_queue_times|matrix_sweep|(table|spark|site)_times|fate_own_tests|"
-        r"gpt2_between_sites))) ",
+        r"gpt2_between_sites|replaced_brokers))) ",
         text,
         flags=re.MULTILINE,
     )
