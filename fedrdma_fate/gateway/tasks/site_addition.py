@@ -267,12 +267,10 @@ class SiteAddition:
             if self._likely is not None:
                 self._likely.unasked()
                 self._likely = None
-            await self._unmap()
+            await self._give_room_back()
             if self._worker is not None:
                 self._workers.give_back(self._worker)
             self._workers.leave()
-            if self._lease is not None:
-                self._lease.release()
             self.tell_none()
 
     async def _add_all(self) -> None:
@@ -384,6 +382,9 @@ class SiteAddition:
             raise CannotAddError("its arrays have other shapes than those that are in the sum")
         if self._parts and (weight is None) != (self._parts[0].weight is None):
             raise CannotAddError("it has a weight and others have none, or the other way round")
+        if self._open is not None and says.shapes != self._shapes:
+            # nothing is in: what had these shapes was refused, and of another they would take more bytes, or fewer
+            await self._give_room_back()
         opened = self._open or self._make_room(says.shapes)
         started = time.monotonic()
         job = Add(self._id, self._additions + 1, offset, is_region, parties)
@@ -413,6 +414,12 @@ class SiteAddition:
         begin = Begin(self._id, "exact", self._order.parties, shapes, lease.slot.offset, lease.slot.length)
         self._open = OpenSum(begin, descriptor)
         return self._open
+
+    async def _give_room_back(self) -> None:
+        await self._unmap()
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
 
     async def _do(self, job: Add | End, opened: OpenSum, descriptor: int | None = None) -> object:
         if self._worker is None:

@@ -17,7 +17,7 @@ from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.client.protocol import NotSummed, Sum
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.tasks import site_addition
-from fedrdma_fate.wire.frames import SumOrder, SumOrders
+from fedrdma_fate.wire.frames import MessageKey, SumOrder, SumOrders
 from fedrdma_fate.wire.site_sum import Part, SiteSum, encode_site_sum, site_sum_key
 from fedrdma_fate.wire.summand import planes_bytes
 from tests.support.certificates import TestAuthority
@@ -377,21 +377,25 @@ def test_a_sum_that_a_site_was_not_asked_for_is_refused_by_one_that_it_is_not_fo
     key = site_sum_key(session.name, "masked", "t", SOURCES[2], ARBITER)
     assert key is not None
     parts = tuple(Part(source, 1.0, 1 + number) for number, source in enumerate(SOURCES[2:4]))
-    body = bytes(planes_bytes(SHAPES)) + encode_site_sum(SiteSum(6, parts, SHAPES))
+    send_sum(session, "l", key, bytes(planes_bytes(SHAPES)) + encode_site_sum(SiteSum(6, parts, SHAPES)))
+    eventually(lambda: session.sites["l"].pool("send")["slots"] == 0)
+    assert session.come("p") == (0, 0)
+
+
+def send_sum(session: Session, site: str, key: MessageKey, body: bytes) -> None:
+    """Have a site send its parent a sum that nobody has added."""
     runner = session.sites.runner
     assert isinstance(runner, InThread)
 
-    async def forge() -> None:
-        assembly = runner.gateways["l"]._assembly
+    async def send() -> None:
+        assembly = runner.gateways[site]._assembly
         assert assembly is not None
         lease = assembly.context.send_pool.lease(len(body), "a liar")
         assert lease is not None
         lease.slot.view[:] = body
         assembly.peers["p"].sending.put_site_sum(key, Payload(lease.slot, len(body)), lease, "fedrdma-e")
 
-    runner.run(forge())
-    eventually(lambda: session.sites["l"].pool("send")["slots"] == 0)
-    assert session.come("p") == (0, 0)
+    runner.run(send())
 
 
 @pytest.mark.parametrize("parties", [(SOURCES[2], SOURCES[4]), (SOURCES[2], SOURCES[0])], ids=["other", "parents"])
@@ -418,6 +422,26 @@ def test_a_leaf_that_names_others_parties_is_not_added_and_everybody_counts_once
     session.push(0, 1, 4, 5)
 
     assert whole(future) == alone
+    session.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("shape", [(60_041, 4), (10_000,)], ids=["longer", "shorter"])
+def test_a_sum_that_cannot_be_added_leaves_nothing_of_its_shapes(
+    make_session: Callable[..., Session], alone: tuple[Any, float | None], shape: tuple[int, ...]
+) -> None:
+    session = make_session()
+    future = session.ask()
+    key = site_sum_key(session.name, "masked", "t", SOURCES[2], ARBITER)
+    assert key is not None
+    # whole numbers that are none, found when they are added
+    body = b"\xff" * planes_bytes((shape,))
+    parts = tuple(Part(source, 1.0, 1 + number) for number, source in enumerate(SOURCES[2:4]))
+    send_sum(session, "l", key, body + encode_site_sum(SiteSum(6, parts, (shape,))))
+    eventually(lambda: session.orders_at("l", "p") == 0)
+    session.push(*range(6))
+
+    assert whole(future) == alone
+    assert session.come() == (1, 2)
     session.check_nothing_is_left()
 
 
