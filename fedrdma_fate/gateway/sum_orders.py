@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from fedrdma_fate.core.sum_tree import SumPlace
@@ -67,6 +68,8 @@ class StandingSumOrders:
         self._ahead: dict[int, str] = {}
         # by site, replaced as a whole: threads of links ask
         self._awaited: dict[str, frozenset[MessageKey]] = {}
+        # inside of `together`: sites that have something to be told; None: outside
+        self._untold: dict[str, None] | None = None
         self._numbers = itertools.count(secrets.randbits(_NUMBER_BITS))
 
     def register(self, name: str, site: OrderedSite) -> None:
@@ -85,6 +88,26 @@ class StandingSumOrders:
     def awaits(self, name: str, key: MessageKey) -> bool:
         """Whether this is the message of a sum that the site was asked for; any thread may ask."""
         return key in self._awaited.get(name, ())
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is placed and withdrawn inside is told at the end, once to each site.
+
+        One frame of a peer may lead to very many orders of ours: told one by one, each time with all others that stand,
+        they would hold up the event loop, and be a hundred times as long as that frame.
+        """
+        if self._untold is not None:
+            yield
+            return
+        untold: dict[str, None] = {}
+        self._untold = untold
+        try:
+            yield
+        finally:
+            self._untold = None
+            for name in untold:
+                self._note_awaited(name)
+                self.tell(name)
 
     def place(self, name: str, order: SumOrder) -> int | None:
         """Ask a site for a sum; the number of the order, which is not that of `order`. None where it has too many."""
@@ -112,6 +135,8 @@ class StandingSumOrders:
         return number
 
     def _note_awaited(self, name: str) -> None:
+        if self._untold is not None:
+            return
         keys = (key_of_order(order) for order in self._of(name) if order.tag != NEXT_TAG)
         self._awaited[name] = frozenset(key for key in keys if key is not None)
 
@@ -163,6 +188,9 @@ class StandingSumOrders:
 
     def tell(self, name: str) -> None:
         """Tell a site all that stand; after each new control channel, too."""
+        if self._untold is not None:
+            self._untold[name] = None
+            return
         site = self._sites[name]
         if site.takes_sum_orders:
             site.tell_sum_orders(SumOrders(tuple(self._of(name))))

@@ -58,6 +58,12 @@ class ControlStream:
             self.unsent_bytes += len(frame)
             self._outgoing.put_first(frame)
 
+    def write_latest(self, frame: bytes) -> None:
+        """As `write`, of a frame that says anew all that the one before it said: of those behind one that has not gone
+        the latest is kept, so that they do not pile up for a peer that takes them more slowly than they are made."""
+        if not self._closed:
+            self.unsent_bytes += len(frame) - self._outgoing.put_latest(frame)
+
     async def read(self) -> bytes | None:
         """The next frame, or None when the stream has ended."""
         if self._closed and self._incoming.empty():

@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 FRAME_BYTES = 16 * 1024
 """A frame counts once more for each of so many bytes: a long one takes longer to read."""
 
+FRAMES_OF_AN_ORDER = 16
+"""As which a sum that is ordered counts, and again when it is over: to begin it takes as long as some frames."""
+
 BURST_SECONDS = 1.0
 """Of the rate, at once: what a peer sends again after a reconnection."""
 

@@ -47,7 +47,7 @@ from fedrdma_fate.gateway.peers.greeting import allowed_transports, own_hello
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.gateway.peers.link_regions import LinkRegions
 from fedrdma_fate.gateway.peers.main_path import MainPath
-from fedrdma_fate.gateway.peers.metering import SHUT_OUT_SECONDS, Pace
+from fedrdma_fate.gateway.peers.metering import FRAMES_OF_AN_ORDER, SHUT_OUT_SECONDS, Pace
 from fedrdma_fate.gateway.peers.path_keys import SEALED_IN_SLOT, PeerKeys
 from fedrdma_fate.gateway.peers.paths import DataPaths
 from fedrdma_fate.gateway.peers.probe_transfers import ProbeTransfers
@@ -428,7 +428,7 @@ class Peer:
                 self.sending.held_there = holders
             case SumOrders(orders=orders):
                 if self.site_sums is not None:
-                    self.site_sums.on_orders(self.config.site, orders)
+                    self._pace.charge(FRAMES_OF_AN_ORDER * self.site_sums.on_orders(self.config.site, orders))
             case SessionAsk() | SessionIdle() | SessionEnd():
                 if self.session_talk is not None:
                     self.session_talk.on_frame(self.config.site, frame)
@@ -643,7 +643,8 @@ class Peer:
 
     def tell_sum_orders(self, orders: SumOrders) -> None:
         """See `OrderedSite`."""
-        self.send(orders)
+        if self._stream is not None:
+            self._stream.write_latest(encode_frame(orders))
 
     def note_summed(self, transfers: Sequence[int]) -> None:
         """See `OrderedSite`."""

@@ -12,8 +12,8 @@ from fedrdma_fate.wire.frames import SumOrder
 class SiteSumTalk(Protocol):
     """Belongs to the event loop's thread."""
 
-    def on_orders(self, site: str, orders: Sequence[SumOrder]) -> None:
-        """All orders of this site that stand."""
+    def on_orders(self, site: str, orders: Sequence[SumOrder]) -> int:
+        """All orders of this site that stand; how many of them are new, or over."""
         ...
 
     def keeps_back(self, site: str, outgoing: Outgoing) -> bool:

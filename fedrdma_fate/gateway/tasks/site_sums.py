@@ -61,9 +61,15 @@ class SiteSums:
         self._ahead: dict[str, set[int]] = {site: set() for site in peers}
         self._ids = itertools.count((1 << _ID_BITS) + secrets.randbits(_ID_BITS))
 
-    def on_orders(self, site: str, orders: Sequence[SumOrder]) -> None:
+    def on_orders(self, site: str, orders: Sequence[SumOrder]) -> int:
         """See `SiteSumTalk`."""
-        standing, sums = {order.number: order for order in self._allowed(site, orders)}, self._sums[site]
+        with self._context.sum_orders.together():
+            return self._stand(site, orders)
+
+    def _stand(self, site: str, orders: Sequence[SumOrder]) -> int:
+        sums = self._sums[site]
+        changed = sum(not self._is_known(site, order) for order in orders)
+        standing = {order.number: order for order in self._allowed(site, orders)}
         ahead = {number: standing.pop(number) for number, order in [*standing.items()] if order.tag == NEXT_TAG}
         for number, order in ahead.items():
             if number not in self._ahead[site]:
@@ -71,10 +77,12 @@ class SiteSums:
                 for asked in self._below(order):
                     below = msgspec.structs.replace(order, number=0, sources=asked.sources)
                     self._context.sum_orders.place_ahead(asked.site, below, _owner(site, number))
-        for number in self._ahead[site] - set(ahead):
+        over = self._ahead[site] - set(ahead)
+        for number in over:
             self._context.sum_orders.gone(_owner(site, number))
         self._ahead[site] = set(ahead)
-        for number in [number for number in sums if number not in standing]:
+        ended = [number for number in sums if number not in standing]
+        for number in ended:
             sums.pop(number).end()
         for number, order in standing.items():
             if number in sums:
@@ -85,6 +93,11 @@ class SiteSums:
             self._remember(order)
             sums[number] = self._begin(site, order, key)
             sums[number].tell_if_idle()
+        return changed + len(over) + len(ended)
+
+    def _is_known(self, site: str, order: SumOrder) -> bool:
+        """Whether it stands already: what else it says now does not count."""
+        return order.number in (self._ahead[site] if order.tag == NEXT_TAG else self._sums[site])
 
     def _begin(self, site: str, order: SumOrder, key: MessageKey) -> SiteAddition:
         below = self._below(order)
@@ -162,7 +175,7 @@ class SiteSums:
         """
         if not self._context.config.aggregate.site_sums:
             return ()
-        right = [order for order in orders if self._can_be(site, order)]
+        right = [order for order in orders if self._is_known(site, order) or self._can_be(site, order)]
         is_too_much = sum(len(order.sources) for order in orders) > MOST_PARTIES
         if is_too_much or len(right) < len(orders):
             message = "ignored orders of %s for sums: of parties that are not both sites', named twice, or too many"
@@ -200,10 +213,11 @@ class SiteSums:
     def lost(self, site: str) -> None:
         """See `SiteSumTalk`."""
         sums = self._sums[site]
-        for number in [number for number, each in sums.items() if each.is_passed_on]:
-            sums.pop(number).end()
-        for each in self._all():
-            each.lost(site)
+        with self._context.sum_orders.together():
+            for number in [number for number, each in sums.items() if each.is_passed_on]:
+                sums.pop(number).end()
+            for each in self._all():
+                each.lost(site)
 
     def standing(self, site: str) -> int:
         """See `SiteSumTalk`."""

@@ -126,3 +126,24 @@ def test_the_sum_that_a_site_was_asked_for_is_awaited_of_it_alone_until_that_is_
     orders.withdraw(number)
     assert not orders.awaits("b", key)
     assert len(peer.told) == 3
+
+
+def test_what_is_placed_and_withdrawn_together_is_told_once_to_each_site_and_awaited_then() -> None:
+    orders, peer, other = StandingSumOrders(), Peer(), Peer()
+    orders.register("b", peer)
+    orders.register("c", other)
+    with orders.together():
+        numbers = [orders.place("b", order(f"t{each}")) for each in range(MOST_SUM_ORDERS)]
+        with orders.together():
+            orders.place("c", order("t"))
+            assert None not in numbers
+            orders.withdraw(numbers[0] or 0)
+        assert (peer.told, other.told) == ([], [])
+
+    assert (len(peer.told), len(other.told)) == (1, 1)
+    assert peer.tags == [f"t{each}" for each in range(1, MOST_SUM_ORDERS)]
+    gone, stands = key_of_order(order("t0")), key_of_order(order("t1"))
+    assert gone is not None
+    assert stands is not None
+    assert orders.awaits("b", stands)
+    assert not orders.awaits("b", gone)

@@ -63,3 +63,32 @@ def test_nothing_goes_on_a_stream_that_is_closed() -> None:
         assert [frame async for frame in stream.outgoing()] == []
 
     asyncio.run(run())
+
+
+def test_of_frames_that_say_all_anew_the_latest_follows_the_one_that_waits_behind_what_came_since() -> None:
+    async def run() -> None:
+        stream = ControlStream()
+        stream.write_latest(b"state 0")
+        assert await sent(stream, 1) == [b"state 0"]
+        stream.write_latest(b"state 1")
+        stream.write_latest(b"state 2")
+        stream.write(b"delivered")
+        stream.write_latest(b"state 3")
+        assert stream.unsent_bytes == len(b"state 1") + len(b"delivered") + len(b"state 3")
+        assert await sent(stream, 3) == [b"state 1", b"delivered", b"state 3"]
+        assert stream.unsent_bytes == 0
+        stream.write_latest(b"state 4")
+        assert await sent(stream, 1) == [b"state 4"]
+
+    asyncio.run(run())
+
+
+def test_for_a_peer_that_takes_nothing_two_states_are_kept_and_not_all_that_there_were() -> None:
+    async def run() -> None:
+        stream = ControlStream()
+        for number in range(1000):
+            stream.write_latest(b"%d" % (1000 + number))
+        assert stream.unsent_bytes == 8
+        assert await sent(stream, 2) == [b"1000", b"1999"]
+
+    asyncio.run(run())

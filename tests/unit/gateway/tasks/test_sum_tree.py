@@ -17,7 +17,7 @@ from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.client.protocol import NotSummed, Sum
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.tasks import site_addition
-from fedrdma_fate.wire.frames import MessageKey, SumOrder, SumOrders
+from fedrdma_fate.wire.frames import MOST_SUM_ORDERS, MessageKey, SumOrder, SumOrders
 from fedrdma_fate.wire.site_sum import Part, SiteSum, encode_site_sum, site_sum_key
 from fedrdma_fate.wire.summand import planes_bytes
 from tests.support.certificates import TestAuthority
@@ -368,6 +368,38 @@ def test_only_the_arbiters_site_and_the_parent_may_ask_and_only_for_what_is_here
     running.runner.tell(by, at, SumOrders((order,)))
     eventually(lambda: standing() == 0)
     running.runner.tell(by, at, SumOrders(()))
+
+
+def test_many_orders_in_one_frame_are_told_below_in_one_and_count_as_many_frames_once(
+    sites: dict[str, Sites], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = sites["tree"].runner
+    assert isinstance(runner, InThread)
+    orders = tuple(
+        SumOrder(number, "many", f"m{number}", "t", ARBITER, tuple(SOURCES), 6) for number in range(MOST_SUM_ORDERS)
+    )
+    told: list[tuple[str, int]] = []
+
+    async def place() -> None:
+        assembly = runner.gateways["p"]._assembly
+        assert assembly is not None
+        for name in "lm":
+            tell = assembly.peers[name].tell_sum_orders
+
+            def note(its: SumOrders, name: str = name, tell: Callable[[SumOrders], None] = tell) -> None:
+                told.append((name, len(its.orders)))
+                tell(its)
+
+            monkeypatch.setattr(assembly.peers[name], "tell_sum_orders", note)
+        site_sums = assembly.tasks.site_sums
+        assert site_sums.on_orders("a", orders) == MOST_SUM_ORDERS
+        assert sorted(told) == [("l", MOST_SUM_ORDERS), ("m", MOST_SUM_ORDERS)]
+        assert site_sums.on_orders("a", orders) == 0
+        told.clear()
+        assert site_sums.on_orders("a", ()) == MOST_SUM_ORDERS
+        assert sorted(told) == [("l", 0), ("m", 0)]
+
+    runner.run(place())
 
 
 def test_a_sum_that_a_site_was_not_asked_for_is_refused_by_one_that_it_is_not_for(
