@@ -29,6 +29,7 @@ from fedrdma_fate.memory.pool import SlotPool
 from fedrdma_fate.memory.spill import SpillStore
 from fedrdma_fate.obs.complaints import Complaints
 from fedrdma_fate.ports import Region
+from fedrdma_fate.wire.site_sum import is_site_sum
 
 
 class MetricsSink(Protocol):
@@ -172,6 +173,7 @@ class GatewayContext:
     def __post_init__(self) -> None:
         """What follows from the rest."""
         self.journal_identity = self.journal_identity or self.incarnation
+        self.mailbox.is_passed_on = lambda key: is_site_sum(key) and not self.routes.is_local(key.destination)
         self.sharing = LinkSharing(self.config.receive, functools.partial(self._note_share, "receive"))
         self.send_sharing = SendSharing(self.config.send, functools.partial(self._note_share, "send"))
 

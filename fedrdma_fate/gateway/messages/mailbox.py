@@ -1,4 +1,7 @@
-"""Messages that have arrived and wait to be pulled, and pulls that wait for their message."""
+"""Messages that have arrived and wait to be pulled, and pulls that wait for their message.
+
+Some lines more than 500: a message, its pull and the notice that it will not come rule each other out here.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,7 @@ class Mailbox:
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
         on_rejoined: called with session and party when that is in a session again that it had left.
         on_back: called with a message that was dropped because its party left, when that joins the session again.
+        is_passed_on: whether a message is for no party of this site: it is for who waits for it just then, or nobody.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Mailbox:
         self.on_rejoined: Callable[[str, Party], object] = lambda _session, _party: None
         self.on_back: Callable[[LateMessage], object] = lambda _late: None
         self.on_wanted_whole: Callable[[Message], object] = lambda _message: None
+        self.is_passed_on: Callable[[MessageKey], bool] = lambda _key: False
         self.on_waiting: Callable[[str, Party], object] = lambda _session, _party: None
         self.sessions = sessions or Sessions()
         self.tolerances = Tolerances()
@@ -182,8 +187,9 @@ class Mailbox:
         future = self._waiting.get(key)
         answered = _has_message(future)
         closed = self.sessions.is_closed(key.session, key.destination)
-        if closed or answered or key in self._messages or self._is_pulled(key):
-            reason = "its party has left" if closed else "it is here already"
+        of_nobody = self._is_of_nobody(key)
+        if closed or answered or key in self._messages or self._is_pulled(key) or of_nobody:
+            reason = "its party has left" if closed else "nobody waits for it" if of_nobody else "it is here already"
             told, origin = "dropped %s: %s", message.origin or "tasks of this site"
             self._complaints.add(
                 logger, "dropped message", origin, told, key, reason, level=logging.INFO, lines=EACH_TELLS
@@ -213,7 +219,7 @@ class Mailbox:
             if not origin:
                 self.note_late(LateMessage(key, "", 0))
             return ""
-        if key in self._messages or self._is_pulled(key) or not self.sessions.admits(key):
+        if key in self._messages or self._is_pulled(key) or not self.sessions.admits(key) or self._is_of_nobody(key):
             return ""
         future = self._waiting.get(key)
         if _has_message(future):
@@ -222,6 +228,8 @@ class Mailbox:
         self._forget_failure(key)
         if future is not None and not future.done():
             future.set_exception(_failure(key, code, reason))
+            if self.is_passed_on(key):
+                return ""
         if objection := self.budget.objection(origin, key, 0):
             self._untold[_pair(key)] = code, reason
             if len(self._untold) > MOST_UNTOLD:
@@ -350,6 +358,9 @@ class Mailbox:
 
     def _is_pulled(self, key: MessageKey) -> bool:
         return self.sessions.was_pulled(key) and key not in self._in_doubt
+
+    def _is_of_nobody(self, key: MessageKey) -> bool:
+        return self.is_passed_on(key) and ((future := self._waiting.get(key)) is None or future.done())
 
     def _put_back(self, future: asyncio.Future[Message]) -> None:
         """The task went away just when it was to get its message, which stays for another one of its party."""

@@ -64,9 +64,9 @@ class ChildSums:
         for each in asked:
             below = msgspec.structs.replace(order, number=0, sources=each.sources)
             key = key_of_order(below)
-            if len(each.sources) < 2 or key is None or mailbox.sessions.was_pulled(key) or mailbox.is_awaited(key):
+            if len(each.sources) < 2 or key is None or mailbox.is_awaited(key):
                 continue
-            # before it is told: it may be there already, of a run of the peer's that knew of it
+            # before it is told: what comes of it is kept for who waits alone
             take = asyncio.create_task(mailbox.take(key, None, lambda _message: None))
             number = orders.place(each.site, below)
             if number is None:
@@ -145,21 +145,13 @@ class ChildSums:
         take, child.take = child.take, None
         if take is not None:
             take.cancel()
+        # what is on its way is dropped when it comes, for nobody waits for it
         self._context.sum_orders.withdraw(child.number)
-        self._leave(child.key)
-
-    def _leave(self, key: MessageKey) -> None:
-        """What is on its way is dropped when it comes."""
-        mailbox = self._context.mailbox
-        if not mailbox.pass_by(key):
-            mailbox.sessions.note_pull(key, is_recorded=False)
-        mailbox.discard(key)
 
     def end(self) -> None:
         """The sum that they are in is over, or will not be. May be repeated."""
         self.close_to_late()
         for child in self._children.values():
             self._context.sum_orders.withdraw(child.number)
-            self._leave(child.key)
         while self._here:
             self.pop().discard()

@@ -16,6 +16,7 @@ from fedrdma_fate.cli.status import render
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.client.protocol import NotSummed, Sum
 from fedrdma_fate.engine.payload import Payload
+from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks import site_addition
 from fedrdma_fate.wire.frames import MOST_SUM_ORDERS, MessageKey, SumOrder, SumOrders
 from fedrdma_fate.wire.site_sum import Part, SiteSum, encode_site_sum, site_sum_key
@@ -368,6 +369,54 @@ def test_only_the_arbiters_site_and_the_parent_may_ask_and_only_for_what_is_here
     running.runner.tell(by, at, SumOrders((order,)))
     eventually(lambda: standing() == 0)
     running.runner.tell(by, at, SumOrders(()))
+
+
+def test_of_sums_that_were_passed_on_nothing_is_remembered(
+    make_session: Callable[..., Session], alone: tuple[Any, float | None]
+) -> None:
+    session = make_session()
+    future = session.ask()
+    session.push(*range(6))
+    assert whole(future) == alone
+    withdrawn = session.ask("u")
+    session.push(2, 3, tag="u")
+    eventually(lambda: session.come("p", "l") == (2, 0))
+    for task in (*session.hosts, session.arbiter):
+        task.leave()
+    withdrawn.exception(60)
+    session.check_nothing_is_left()
+
+    runner = session.sites.runner
+    assert isinstance(runner, InThread)
+
+    async def remembered(site: str) -> bool:
+        assembly = runner.gateways[site]._assembly
+        assert assembly is not None
+        return assembly.context.mailbox.sessions.remembers(session.name)
+
+    for site in "aplm":
+        eventually(lambda site=site: not runner.run(remembered(site)))
+
+
+@pytest.mark.parametrize("comes", ["the sum", "that none comes"])
+def test_a_sum_that_is_awaited_no_more_is_neither_kept_nor_missed(
+    make_session: Callable[..., Session], comes: str
+) -> None:
+    session = make_session()
+    key = site_sum_key(session.name, "masked", "t", SOURCES[2], ARBITER)
+    assert key is not None
+    runner = session.sites.runner
+    assert isinstance(runner, InThread)
+
+    async def come() -> tuple[bool, bool]:
+        assembly = runner.gateways["p"]._assembly
+        assert assembly is not None
+        mailbox = assembly.context.mailbox
+        if comes == "the sum":
+            return mailbox.deliver(Message(key, "bytes", 3, body=b"sum", origin="l")), mailbox.holds(session.name)
+        return bool(mailbox.fail(key, "FR607", "its parties go alone", "l")), mailbox.holds(session.name)
+
+    assert runner.run(come()) == (False, False)
 
 
 def test_many_orders_in_one_frame_are_told_below_in_one_and_count_as_many_frames_once(
