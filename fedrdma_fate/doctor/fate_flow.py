@@ -193,7 +193,11 @@ def _check_osx_mode(flow: FlowHome) -> list[Finding]:
     if mode not in MODES_OF_QUEUES:
         return [Finding(check, "error", f"{found}: that needs Eggroll", "Write `mode: queue`: docs/osx-queues.md.")]
     if flow.value("federation", "osx", "max_message_size") is None:
-        remedy = "Set `federation.osx.max_message_size: 2147483646`: docs/osx-queues.md."
+        # how long depends on who is asked: a broker, or a gateway of which a peer has one, keeps no 2 GiB
+        remedy = (
+            "As soon as it uses a gateway's `listen.osx`, set `federation.osx.max_message_size` to what `fedrdma fate "
+            "config --engine osx` prints: docs/osx-queues.md."
+        )
         return [Finding(check, "warning", f"{found}; FATE cuts objects into slices of 1 MiB, twice as long", remedy)]
     return [fine(check, found)]
 
