@@ -91,6 +91,8 @@ class ChildSums:
         else:
             reason = error.message if isinstance(error, FedRDMAError) else str(error)
             logger.info("the sum of a site, %s, is added to none here: %s", key, reason)
+            # whatever it keeps back for it goes alone: nobody else would say so before all is over
+            self._context.sum_orders.withdraw(child.number)
         self._changed()
 
     @property

@@ -419,6 +419,31 @@ def test_a_sum_that_is_awaited_no_more_is_neither_kept_nor_missed(
     assert runner.run(come()) == (False, False)
 
 
+def test_where_a_parent_cannot_have_the_sum_of_a_site_its_parties_go_alone_at_once(
+    make_session: Callable[..., Session], alone: tuple[Any, float | None]
+) -> None:
+    session = make_session()
+    future = session.ask()
+    session.push(2)
+    key = site_sum_key(session.name, "masked", "t", SOURCES[2], ARBITER)
+    assert key is not None
+    runner = session.sites.runner
+    assert isinstance(runner, InThread)
+
+    async def fail() -> None:
+        assembly = runner.gateways["p"]._assembly
+        assert assembly is not None
+        assembly.context.mailbox.fail(key, "FR302", "it was broken on its way", "l")
+
+    runner.run(fail())
+    eventually(lambda: session.come() == (0, 1))
+    session.push(0, 1, 3, 4, 5)
+
+    assert whole(future) == alone
+    assert session.come() == (1, 2)
+    session.check_nothing_is_left()
+
+
 def test_many_orders_in_one_frame_are_told_below_in_one_and_count_as_many_frames_once(
     sites: dict[str, Sites], monkeypatch: pytest.MonkeyPatch
 ) -> None:
