@@ -26,7 +26,7 @@ from fedrdma_fate.core.sum_tree import Asked, is_below, plan
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.sending import Sending
-from fedrdma_fate.gateway.tasks.site_addition import AdditionProgress, Likely, SiteAddition
+from fedrdma_fate.gateway.tasks.site_addition import LEAST_PARTS, AdditionProgress, Likely, SiteAddition
 from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, MessageKey, Party, SumOrder
 from fedrdma_fate.wire.site_sum import NEXT_TAG, key_of_order
 
@@ -75,8 +75,10 @@ class SiteSums:
             if number not in self._ahead[site]:
                 self._remember(order)
                 for asked in self._below(order):
-                    below = msgspec.structs.replace(order, number=0, sources=asked.sources)
-                    self._context.sum_orders.place_ahead(asked.site, below, _owner(site, number))
+                    # one party alone has no sum
+                    if len(asked.sources) >= LEAST_PARTS:
+                        below = msgspec.structs.replace(order, number=0, sources=asked.sources)
+                        self._context.sum_orders.place_ahead(asked.site, below, _owner(site, number))
         over = self._ahead[site] - set(ahead)
         for number in over:
             self._context.sum_orders.gone(_owner(site, number))

@@ -328,6 +328,32 @@ def test_who_was_told_ahead_keeps_back_what_comes_in_the_first_round(
     session.check_nothing_is_left()
 
 
+def test_a_site_with_one_party_in_the_sum_is_told_nothing_ahead_and_stays_connected(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session()
+    runner = session.sites.runner
+    assert isinstance(runner, InThread)
+
+    async def channel() -> Any:
+        assembly = runner.gateways["p"]._assembly
+        assert assembly is not None
+        return assembly.peers["l"]._stream
+
+    before = runner.run(channel())
+    session.arbiter.expect_sum("masked", SOURCES[:3])
+    eventually(lambda: any(each[0] == session.name for each in look(session.sites, "p")))
+    future = session.pool.submit(session.arbiter.get_sum, "masked", "t", SOURCES[:3], timeout=60.0)
+    eventually(lambda: session.orders_at("p", "a") == 1)
+    session.push(0, 1, 2)
+    summed = future.result(60)
+
+    assert isinstance(summed, ReceivedSum)
+    assert bits(pairs_in(summed.buffer, summed.shapes)) == bits(exact_sum(UPDATES[:3], SHAPES))
+    assert session.come() == (1, 1)
+    assert runner.run(channel()) is before is not None
+
+
 def look(sites: Sites, site: str) -> list[Any]:
     """Rounds of messages for the arbiter's site that a site has been asked for."""
     runner = sites.runner
