@@ -1,4 +1,7 @@
-"""A tree of sites: a parent adds what the sites below it have added, and each party counts once whatever happens."""
+"""A tree of sites: a parent adds what the sites below it have added, and each party counts once whatever happens.
+
+More than 500 lines: gateways are started once for all of it, and each good flow stands beside what a site can do wrong.
+"""
 
 from __future__ import annotations
 
