@@ -12,7 +12,8 @@ from tests.support.sim.clock import VirtualClock
 from tests.support.sim.compare import FAIR_SHARE, Shared
 from tests.support.sim.sharing import Job
 
-pytestmark = pytest.mark.slow
+# one of these takes 50 s of a core, so that a busy host needs more than the usual time
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 MIB = 1 << 20
 
