@@ -90,7 +90,11 @@ def task(site: Site, role: str, mode: str, output: Path) -> Iterator[subprocess.
 
 def family(pid: int) -> list[psutil.Process]:
     """A process and all that it has started: of a gateway, its keeper and whatever else."""
-    parent = psutil.Process(pid)
+    try:
+        parent = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        # the sender has put its last message, which waits at a gateway
+        return []
     return [parent, *parent.children(recursive=True)]
 
 
