@@ -23,7 +23,7 @@ from fedrdma_fate.gateway.tasks.site_sums import SiteSums
 from fedrdma_fate.gateway.tasks.sum_outcome import SumProgress
 from fedrdma_fate.gateway.tasks.sums import Sums
 from fedrdma_fate.security.identity import uri_of_site
-from fedrdma_fate.wire.frames import Party
+from fedrdma_fate.wire.frames import MessageKey, Party
 
 MOST_MISSING_SHOWN = 8
 """Of the parties whose updates a sum waits for: a thousand names help nobody."""
@@ -145,13 +145,19 @@ def _flow(calls: FlowCalls) -> list[dict[str, object]]:
     ]
 
 
-def _sum(progress: SumProgress) -> dict[str, object]:
-    key = progress.key
+def _aggregate(key: MessageKey) -> dict[str, object]:
+    """Of which message of a job a sum is made, and who gets it."""
     return {
         "session": key.session,
         "name": key.name,
         "tag": key.tag,
         "party": str(key.destination),
+    }
+
+
+def _sum(progress: SumProgress) -> dict[str, object]:
+    return {
+        **_aggregate(progress.key),
         "order": progress.order,
         "parties": progress.parties,
         "added": progress.added,
@@ -171,12 +177,8 @@ def _sum(progress: SumProgress) -> dict[str, object]:
 
 def _site_sum(progress: AdditionProgress) -> dict[str, object]:
     """What this site adds for another one."""
-    key = progress.key
     return {
-        "session": key.session,
-        "name": key.name,
-        "tag": key.tag,
-        "party": str(key.destination),
+        **_aggregate(progress.key),
         "asked_by": progress.asked_by,
         "added": progress.added,
         "missing": [str(party) for party in progress.awaited[:MOST_MISSING_SHOWN]],
