@@ -162,9 +162,14 @@ class Sender:
         return min(self.path_rate, self._train_rate)
 
     @property
+    def _allowed(self) -> float:
+        """What is let through: to whom all is given that its way carries, that."""
+        return min(self.share, self.path_rate)
+
+    @property
     def _unused(self) -> float:
-        """What of its share has not come, in the latest window."""
-        return max(0.0, 1 - self.arrived_rate / min(self.share, self.path_rate))
+        """What of that has not come, in the latest window."""
+        return max(0.0, 1 - self.arrived_rate / self._allowed)
 
     @property
     def active(self) -> bool:
@@ -524,13 +529,13 @@ class ReceiveShares:
             self._measure(sender, now)
         is_settled = self._window_began >= self._settled_at
         in_turn = [sender for sender in measured if sender.in_turn]
-        is_overrun = is_settled and self.link.is_overrun(_window_of(in_turn))
+        window = _window_of(in_turn) if is_settled else None
+        is_overrun = window is not None and self.link.is_overrun(window)
         for sender in measured:
             self._judge(sender, now, is_overrun=is_overrun)
         if self.link.rate is not None or is_settled:
             self.link.on_arrived(sum(self._least_of(sender) for sender in measured if sender._is_exact))
-        if len(measured) == len(active) > 1 and is_settled:
-            window = _window_of(in_turn)
+        if window is not None and len(measured) == len(active) > 1:
             if self.link.gain == 1 and math.isfinite(window.allowed):
                 for sender in in_turn:
                     sender._usual_unused += (sender._unused - sender._usual_unused) * UNUSED_GAIN
@@ -585,7 +590,7 @@ class ReceiveShares:
 
 def _window_of(senders: list[Sender]) -> Window:
     """What it has shown of those that use their shares, or where most do not, of all."""
-    using = [each for each in senders if each.arrived_rate >= USED_SHARE * min(each.share, each.path_rate)]
+    using = [each for each in senders if each.arrived_rate >= USED_SHARE * each._allowed]
     if len(using) * 2 < len(senders):
         using = senders
     most_unused = HELD_UP_SHARE + statistics.median_low(each._usual_unused for each in using) if using else 0.0
@@ -594,18 +599,19 @@ def _window_of(senders: list[Sender]) -> Window:
     all_arrived = sum(sender.arrived_rate for sender in senders)
     lost = sum(sender._lost_rate for sender in senders)
     return Window(
-        allowed=_allowed(using),
+        allowed=sum(sender._allowed for sender in using),
         arrived=sum(sender.arrived_rate for sender in using),
         all_arrived=all_arrived,
         lost_share=lost / (all_arrived + lost) if lost else 0.0,
         common_loss=_common_loss(senders),
-        free_missing_share=1 - sum(sender.arrived_rate for sender in free) / _allowed(free) if free else 1.0,
+        free_missing_share=_missing_share(free),
     )
 
 
-def _allowed(senders: list[Sender]) -> float:
-    """What is let through: to whom all is given that its way carries, that."""
-    return sum(min(sender.share, sender.path_rate) for sender in senders)
+def _missing_share(senders: list[Sender]) -> float:
+    """What did not come of what was let through to these; all, where there are none."""
+    allowed = sum(sender._allowed for sender in senders)
+    return 1 - sum(sender.arrived_rate for sender in senders) / allowed if senders else 1.0
 
 
 def _common_loss(senders: list[Sender]) -> float:
