@@ -167,10 +167,13 @@ class OutgoingTransfer:
 
     def timer(self) -> float | None:
         """When the sender wants something done, or a datagram is to go again."""
-        times = [self.sender.timer(), *(repeated.backoff.timer() for repeated in self.repeated)]
+        due = self.sender.timer()
+        for repeated in (self.offering, self.heading):
+            if repeated is not None and (again := repeated.backoff.timer()) is not None:
+                due = again if due is None else min(due, again)
         if self.tags_due < math.inf:
-            times.append(self.tags_due)
-        return min((due for due in times if due is not None), default=None)
+            due = self.tags_due if due is None else min(due, self.tags_due)
+        return due
 
     def progress(self) -> TransferProgress:
         """How far it is."""

@@ -83,10 +83,13 @@ class InFlight:
     @property
     def oldest_sent_at(self) -> float | None:
         """When the oldest sending in flight left this host, seconds; None when there is none that has."""
+        # asked for at each turn of a link: one loop
+        oldest = math.inf
         for sent_chunks in self._sent_by_pair:
             while sent_chunks and sent_chunks[0].is_resolved:
                 sent_chunks.popleft()
-        oldest = min((chunks[0].under_way_since for chunks in self._sent_by_pair if chunks), default=math.inf)
+            if sent_chunks and (since := sent_chunks[0].under_way_since) < oldest:
+                oldest = since
         return oldest if oldest < math.inf else None
 
     def on_sent(self, sent: SentChunk) -> None:

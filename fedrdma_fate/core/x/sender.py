@@ -416,7 +416,7 @@ class XSender(SenderBase):
             times.append(self._ready_at)
         oldest = None if self.settings.reliable else self._in_flight.oldest_sent_at
         if oldest is not None:
-            times.append(self._timeout.deadline(self._waited_from(oldest), self._longest_wait))
+            times.append(self._timeout.deadline(self._waited_from(oldest), self._longest_wait(oldest)))
         return min(times)
 
     def on_timer(self, now: float) -> list[Action]:
@@ -465,8 +465,7 @@ class XSender(SenderBase):
         self._latest_trip = trip
         return trip
 
-    @property
-    def _longest_wait(self) -> float:
+    def _longest_wait(self, oldest_sent_at: float) -> float:
         """How long a chunk under way may take, as a round trip.
 
         What went unpaced cannot have come before the rate lets it. And as long as there is more to send, those by which
@@ -478,8 +477,7 @@ class XSender(SenderBase):
             is_tail = self._queue.all_sent and self._in_flight.bytes_in_flight <= SHORT_PATH_TAIL_BYTES
             return self._round_trip if is_tail else max(self._round_trip, SHORT_PATH_WAIT_SECONDS)
         rate, wait = self._rate, self._round_trip
-        oldest = self._in_flight.oldest_sent_at
-        if oldest is not None and oldest <= self._trained_at:
+        if oldest_sent_at <= self._trained_at:
             wait = max(wait, self._in_flight.bytes_in_flight / rate / RTT_FACTOR)
         if self._queue.all_sent:
             return wait
@@ -492,8 +490,10 @@ class XSender(SenderBase):
 
     def _detect_overdue(self, now: float) -> None:
         oldest, timeout = self._in_flight.oldest_sent_at, self._timeout
-        wait = self._longest_wait
-        if oldest is None or not timeout.is_over(self._waited_from(oldest), wait, now):
+        if oldest is None:
+            return
+        wait = self._longest_wait(oldest)
+        if not timeout.is_over(self._waited_from(oldest), wait, now):
             return
         # all that is as late as one would be without the backoff: else a window that has become smaller than what was
         # lost of it would open by one chunk at a time, after twice the wait each
