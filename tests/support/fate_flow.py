@@ -86,6 +86,7 @@ def running_fate_flow(
     http_port: int | None = None,
     proxy_port: int | None = None,
     osx_port: int | None = None,
+    osx_message_bytes: int | None = None,
     grpc_port: int | None = None,
     engines: Mapping[str, str] = MappingProxyType({}),
     environment: Mapping[str, str] = MappingProxyType({}),
@@ -100,6 +101,7 @@ def running_fate_flow(
         proxy_port: where its scheduling calls go on loopback; None: to itself.
         osx_port: of a gateway's `listen.osx`: scheduling and jobs go there by FATE's own engine `osx`, with nothing of
             ours in its processes.
+        osx_message_bytes: the longest message of that engine; None: what `fedrdma fate config` advises.
         grpc_port: where brokers reach it; None takes a free one.
         engines: default engines in place of those of conf/fate_flow.yaml.
         environment: what its processes' has besides.
@@ -132,6 +134,10 @@ def running_fate_flow(
         _, flow = read_home(server.home)
         assert flow is not None
         lines = lines_to_add(flow, "osx", "", ("127.0.0.1", osx_port))
+        if osx_message_bytes is not None:
+            local = yaml.safe_load(lines)
+            local["federation"]["osx"]["max_message_size"] = osx_message_bytes
+            lines = yaml.safe_dump(local)
         server.environment |= FOR_OSX
     path.with_name("local.service_conf.yaml").write_text(lines)
     process = _start(server)

@@ -163,19 +163,27 @@ def main() -> None:
     parser.add_argument("--way", action="append", choices=WAYS, help="default: all of them")
     parser.add_argument("--tuning", action="append", choices=TUNINGS, help="default: both")
     parser.add_argument("--preset", default="tiny")
+    parser.add_argument("--osx-message-bytes", type=int, help="FATE's slices with `osx`; default: all in one message")
     arguments, further = parser.parse_known_args()
     for row in rows(
         arguments.directory.resolve(),
         arguments.way or WAYS,
         arguments.tuning or TUNINGS,
         ["--preset", arguments.preset, *further],
+        arguments.osx_message_bytes,
     ):
         print(json.dumps(msgspec.to_builtins(row)), flush=True)
     for found in beside_standalone(arguments.directory.resolve()):
         print(json.dumps(msgspec.to_builtins(found)), flush=True)
 
 
-def rows(directory: Path, ways: Sequence[str], tunings: Sequence[str], options: Sequence[str]) -> Iterator[Row]:
+def rows(
+    directory: Path,
+    ways: Sequence[str],
+    tunings: Sequence[str],
+    options: Sequence[str],
+    osx_message_bytes: int | None = None,
+) -> Iterator[Row]:
     """Run the jobs, one after the other.
 
     Args:
@@ -183,6 +191,7 @@ def rows(directory: Path, ways: Sequence[str], tunings: Sequence[str], options: 
         ways: what is to carry them.
         tunings: one job each.
         options: of the example's commands.
+        osx_message_bytes: the longest message over the OSX front; None: FATE cuts none.
     """
     directory.mkdir(parents=True, exist_ok=True)
     prepared = directory / "prepared"
@@ -190,7 +199,7 @@ def rows(directory: Path, ways: Sequence[str], tunings: Sequence[str], options: 
         _example(sys.executable, "prepare", "--directory", str(prepared), *options)
     facts = msgspec.json.decode(RunFiles(prepared).model_facts.read_bytes(), type=ModelFacts)
     for way in ways:
-        with running(_new(directory, way), way, memory(facts)) as (sites, flows):
+        with running(_new(directory, way), way, memory(facts), osx_message_bytes) as (sites, flows):
             for client in CLIENTS:
                 flow = flows[client]
                 at = ["--flow", f"127.0.0.1:{flow.port}", "--directory", str(prepared)]
@@ -225,7 +234,7 @@ def _new(directory: Path, way: str) -> Path:
 
 @contextlib.contextmanager
 def running(
-    directory: Path, way: str, sizes: Mapping[str, Mapping[str, Any]]
+    directory: Path, way: str, sizes: Mapping[str, Mapping[str, Any]], osx_message_bytes: int | None = None
 ) -> Iterator[tuple[Mapping[str, Site], Mapping[Party, FateFlow]]]:
     """Gateways by name, and the FATE Flow of each party.
 
@@ -233,6 +242,7 @@ def running(
         directory: does not exist yet.
         way: what is to carry jobs.
         sizes: the memory of each gateway.
+        osx_message_bytes: the longest message over the OSX front; None: FATE cuts none.
     """
     environment = {
         "PYTHONPATH": os.pathsep.join(filter(None, (str(AT_SITES), os.environ.get("PYTHONPATH")))),
@@ -248,7 +258,14 @@ def running(
         with running_fate_flow(directory, {}, engines={"federation": "standalone"}, environment=environment) as flow:
             yield {}, dict.fromkeys(PARTIES, flow)
     else:
-        with two_sites(directory, way, memory=sizes.__getitem__, environment=environment) as (sites, flows):
+        at = two_sites(
+            directory,
+            way,
+            memory=sizes.__getitem__,
+            environment=environment,
+            osx_message_bytes=osx_message_bytes,
+        )
+        with at as (sites, flows):
             yield sites, {party: flows[SITE_OF[party]] for party in PARTIES}
 
 

@@ -45,6 +45,7 @@ def two_sites(
     *,
     memory: Callable[[str], Mapping[str, Any]] = lambda _site: MEMORY,
     environment: Mapping[str, str] = MappingProxyType({}),
+    osx_message_bytes: int | None = None,
 ) -> Iterator[tuple[Sites, dict[str, FateFlow]]]:
     """Two gateways with certificates, and a FATE Flow at each; both by name of the site.
 
@@ -53,6 +54,7 @@ def two_sites(
         engine: `fedrdma`, or `osx`, with nothing of ours in FATE's processes.
         memory: of a site's gateway.
         environment: what FATE's processes have besides.
+        osx_message_bytes: the longest message of engine `osx`; None: what `fedrdma fate config` advises.
     """
     servers = dict(zip(PARTY, free_ports(2), strict=True))
     fronts = dict(zip(PARTY, free_ports(2), strict=True))
@@ -83,6 +85,7 @@ def two_sites(
                     http_port=servers[name],
                     proxy_port=fronts[name],
                     osx_port=fronts[name] if engine == "osx" else None,
+                    osx_message_bytes=osx_message_bytes,
                     environment=environment,
                 )
             )
