@@ -97,12 +97,15 @@ class Difference(msgspec.Struct, frozen=True):
         differ: how many are not the same bits.
         most_ulps: how many float32 lie between two that differ, the second one included.
         most: the largest difference.
+        largest: the largest absolute value among those that differ: masks are of one size for all weights, so what they
+            leave of rounding shows in the smallest alone.
     """
 
     weights: int
     differ: int
     most_ulps: int
     most: float
+    largest: float
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -431,6 +434,7 @@ def difference(one: Weights, other: Weights) -> Difference:
         differ=sum(int(np.count_nonzero(each)) for each in steps),
         most_ulps=max(int(each.max()) for each in steps),
         most=max(float(np.abs(one[name].astype(np.float64) - other[name]).max()) for name in one),
+        largest=max(float(np.abs(one[name][one[name] != other[name]]).max(initial=0.0)) for name in one),
     )
 
 
