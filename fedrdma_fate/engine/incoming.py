@@ -29,7 +29,7 @@ from fedrdma_fate.core.actions import (
 )
 from fedrdma_fate.core.digest import MISTAGGED, TAGGED, chunk_digest
 from fedrdma_fate.core.held import Ranges
-from fedrdma_fate.core.shares.receive_shares import NO_ARRIVALS, Arrivals
+from fedrdma_fate.core.shares.share_sender import NO_ARRIVALS, Arrivals
 from fedrdma_fate.core.state_machines import ReceivingMachine
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.core.x.receiver import XReceiver

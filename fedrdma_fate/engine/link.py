@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.path_probe import JointAnswer
-from fedrdma_fate.core.shares.receive_shares import Arrivals
+from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.engine.events import (
     DatagramsDropped,
     Emit,

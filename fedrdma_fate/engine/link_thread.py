@@ -10,7 +10,7 @@ from collections import deque
 from typing import Protocol
 
 from fedrdma_fate.core.path_probe import JointAnswer
-from fedrdma_fate.core.shares.receive_shares import Arrivals
+from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.engine.events import Emit, SlotsReturned, TransferProgress
 from fedrdma_fate.engine.kept_slot import KeptSlot
 from fedrdma_fate.engine.link import Clock, Command, Link, Wait

@@ -28,7 +28,7 @@ from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.credits import Credits, GrantDeduplicator
 from fedrdma_fate.core.damage import pack_digests
 from fedrdma_fate.core.sender import SenderState
-from fedrdma_fate.core.shares.receive_shares import NO_ARRIVALS, Arrivals
+from fedrdma_fate.core.shares.share_sender import NO_ARRIVALS, Arrivals
 from fedrdma_fate.core.x.sender import XSender
 from fedrdma_fate.engine.events import Emit, FrameToSend, PayloadSent, SendFailed, TransferProgress, TransferStats
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams

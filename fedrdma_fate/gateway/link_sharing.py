@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
-from fedrdma_fate.core.shares.receive_shares import Arrivals, ReceiveShares
+from fedrdma_fate.core.shares.receive_shares import ReceiveShares
+from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import ReceiveConfig, SendConfig
 from fedrdma_fate.wire.frames import Mode

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, SETTLED_SECONDS, Arrived, datagrams_each, joint_rate
-from fedrdma_fate.core.shares.receive_shares import Arrivals
+from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS
 from fedrdma_fate.engine.link_thread import LinkHandle
 from fedrdma_fate.gateway.config.schema import SendConfig

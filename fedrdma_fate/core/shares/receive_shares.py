@@ -1,19 +1,14 @@
-"""Which rate each sender may have, so that all together fill the receiver's link and do not overrun it.
-
-More than 500 lines: who sends, what comes of each and what each is told depend on each other, whether all send at once
-or by turns.
-"""
+"""Which rate each sender may have, so that all together fill the receiver's link and do not overrun it."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
-from typing import NamedTuple
 
-from fedrdma_fate.core.shares.link_rate import JOINT_GAIN, LONG_WINDOWS, LinkRate, Window
+from fedrdma_fate.core.shares.link_rate import JOINT_GAIN, LONG_WINDOWS, LinkRate
 from fedrdma_fate.core.shares.max_min import max_min
-from fedrdma_fate.core.x.chunking import SLOW_PATH_RATE
+from fedrdma_fate.core.shares.share_sender import Arrivals, Sender
+from fedrdma_fate.core.shares.windows import HEADROOM, LEAST_PART, USED_SHARE, Windows
 from fedrdma_fate.core.x.controller import LEAST_RATE
 
 GATHER_SECONDS = 0.02
@@ -40,48 +35,11 @@ TOLD_SHARE = 0.02
 DECIDE_SECONDS = 0.001
 """Who begins or ends within this is decided on together: 64 that begin together would else be told 64 times."""
 
-LEAST_WINDOW_SECONDS = 0.02
-"""What is judged is what has come in this time at least, or in a round trip: ten reports' worth."""
-
-WINDOW_CHUNKS = 4
-"""And so many chunks of each at its share, of which the spacing of the first and the last tells the rate, as for a
-single flow (`LEAST_DELIVERY_CHUNKS`)."""
-
-CHUNK_BYTES = 16 * 1024
-"""That shares are made for: the smallest chunk of fast paths."""
-
-SLOW_CHUNK_BYTES = 4 * 1024
-"""Where all are known to be reached by slow paths, on which a chunk is as few packets as can be."""
-
 UNKNOWN_ROUND_TRIP_SECONDS = 0.1
 """Of senders whose round trip is not known yet."""
 
-USED_SHARE = 0.85
-"""Who uses so much of its share could use more."""
-
-HELD_UP_SHARE = 0.01
-"""Who usually leaves so much more of its share unused than the lower median is held up on its own way, by a foreign
-flow: by it the link is not judged where letting less through has found nothing. Where the link is full, all leave as
-much."""
-
-UNUSED_GAIN = 0.25
-"""Weight of a window in what one usually leaves, as in the usual loss (`LOSS_GAIN`)."""
-
-HEADROOM = 1.5
-"""Who does not may have so many times what it uses, and so has room to grow; with that it uses two thirds."""
-
 PATH_HEADROOM = 1.25
 """Of what is known of the way to one, it may have so many times: what it probes for, itself (`PROBE_UP`)."""
-
-LEAST_PART = 1 / 32
-"""Of an equal part stays for who uses nothing: it is seen to begin by what comes then."""
-
-SILENT_SECONDS = 0.25
-"""So long nothing may come of one that has begun, and four round trips: all that it sent may have been lost. After that
-it is one that does not send, until something comes."""
-
-SILENT_ROUNDS = 4
-"""See SILENT_SECONDS."""
 
 FORGOTTEN_SECONDS = 20.0
 """After so long without anything, what it has announced is forgotten; until then, it may go on. A gateway that says
@@ -92,94 +50,6 @@ LEAST_PLACES = 4
 
 WAITING_SHARE = 0.25
 """Of the link at most goes to those that wait for their turn, at the least rate; where it would be more, all go."""
-
-IGNORED_FACTOR = 1.25
-"""Who sends so many times its share does not keep to it: what it takes is not there for others."""
-
-
-class Arrivals(NamedTuple):
-    """What has come of one sender so far.
-
-    Attributes:
-        received_bytes: payload, what came twice counted twice.
-        lost_bytes: of chunks that were overtaken.
-        at: when the latest came, seconds.
-    """
-
-    received_bytes: int = 0
-    lost_bytes: int = 0
-    at: float = 0.0
-
-
-NO_ARRIVALS = Arrivals()
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class Sender:
-    """One of those who may send.
-
-    Attributes:
-        place: which part of a chunk's time it waits before its first, so that not all begin at once.
-        round_trip: seconds; None while unknown.
-        path_rate: what the way to it carries, where that is known from before; infinite: it is not.
-        transfers: announced, and not ended.
-        silent: whether nothing has come for long.
-        share: what it was told, bytes a second; infinite: no bound.
-        usable: what it can use; infinite while it uses what it has.
-        arrived_rate: bytes a second, in the latest window.
-        ignores: whether it sends more than it may.
-        in_turn: whether it may send more than the least, where they take turns.
-    """
-
-    place: float
-    round_trip: float | None = None
-    path_rate: float = math.inf
-    transfers: set[int] = dataclasses.field(default_factory=set)
-    silent: bool = False
-    share: float = math.inf
-    usable: float = math.inf
-    arrived_rate: float = 0.0
-    ignores: bool = False
-    in_turn: bool = True
-    _asked: int = 0
-    _announced_bytes: int = 0
-    _due_bytes: int = 0
-    _turn_at: float = -math.inf
-    _turn_transfers: set[int] = dataclasses.field(default_factory=set)
-    _train_rate: float = math.inf
-    _least_share: float = math.inf
-    _begun_at: float = 0.0
-    _now: Arrivals = NO_ARRIVALS
-    _from: Arrivals | None = None
-    _lost_rate: float = 0.0
-    _is_exact: bool = False
-    _changed_at: float = -math.inf
-    _usual_unused: float = 0.0
-
-    @property
-    def _known_rate(self) -> float:
-        """What the way to it, or from it, is known to carry."""
-        return min(self.path_rate, self._train_rate)
-
-    @property
-    def _allowed(self) -> float:
-        """What is let through: to whom all is given that its way carries, that."""
-        return min(self.share, self.path_rate)
-
-    @property
-    def _unused(self) -> float:
-        """What of that has not come, in the latest window."""
-        return max(0.0, 1 - self.arrived_rate / self._allowed)
-
-    @property
-    def active(self) -> bool:
-        """Whether it sends, or has said lately that it will."""
-        return bool(self.transfers) and not self.silent
-
-    @property
-    def left_bytes(self) -> int:
-        """Of what it has announced, what has not come."""
-        return max(self._due_bytes - self._now.received_bytes, 0)
 
 
 class ReceiveShares:
@@ -212,8 +82,7 @@ class ReceiveShares:
         self._lone_bursts = 0
         self._gathered_at = -math.inf
         self._decide_at: float | None = None
-        self._window_ends: float | None = None
-        self._window_began = 0.0
+        self._windows = Windows(self.link, by_reports=not gathers)
         self._settled_at = 0.0
         self._told: dict[str, float] = {}
 
@@ -248,7 +117,7 @@ class ReceiveShares:
             sender.round_trip = round_trip
         if rate is not None:
             if self._gathers:
-                sender._train_rate = rate
+                sender.train_rate = rate
             else:
                 sender.path_rate = rate
             before = self.link.rate
@@ -278,10 +147,10 @@ class ReceiveShares:
         was_active = sender.active
         if not sender.transfers:
             self._asks += 1
-            sender._asked = self._asks
-            sender._announced_bytes, sender._due_bytes = 0, sender._now.received_bytes
-        sender._announced_bytes += total_bytes
-        sender._due_bytes += total_bytes
+            sender.asked = self._asks
+            sender.announced_bytes, sender.due_bytes = 0, sender.come.received_bytes
+        sender.announced_bytes += total_bytes
+        sender.due_bytes += total_bytes
         sender.transfers.add(transfer)
         if not was_active:
             self._wake(sender, now)
@@ -310,7 +179,7 @@ class ReceiveShares:
         """What has come of it so far; to be told before `on_timer`."""
         sender = self.senders.get(name)
         if sender is not None:
-            sender._now = arrivals
+            sender.come = arrivals
 
     # -- what is shared -------------------------------------------------------------------------------------------
 
@@ -348,7 +217,7 @@ class ReceiveShares:
 
     def timer(self) -> float | None:
         """When to call `on_timer`, with what has come by then."""
-        times = (self._decide_at, self._window_ends, self._turn_ends)
+        times = (self._decide_at, self._windows.ends, self._turn_ends)
         return min((due for due in times if due is not None), default=None)
 
     def on_timer(self, now: float) -> None:
@@ -356,13 +225,13 @@ class ReceiveShares:
         for sender in self.senders.values():
             if not sender.silent or not sender.transfers:
                 continue
-            if sender._now.at > sender._begun_at:
+            if sender.come.at > sender.begun_at:
                 self._wake(sender, now)
                 self._count(now)
                 self._decide_soon(now)
-            elif now > sender._begun_at + FORGOTTEN_SECONDS:
+            elif now > sender.begun_at + FORGOTTEN_SECONDS:
                 sender.transfers.clear()
-        if self._window_ends is not None and now >= self._window_ends:
+        if self._windows.ends is not None and now >= self._windows.ends:
             self._end_window(now)
         due = self._decide_at if self._turn_ends is None else min(self._turn_ends, self._decide_at or math.inf)
         if due is not None and now >= due:
@@ -371,8 +240,8 @@ class ReceiveShares:
     def _watch(self, now: float) -> None:
         """Windows follow each other while anybody sends, also of those that have gone silent, who may go on."""
         if len(self.senders) < 2 or not self.under_way:
-            self._window_ends = None
-        elif self._window_ends is None:
+            self._windows.stop()
+        elif self._windows.ends is None:
             self._start_window(now)
 
     def _wake(self, sender: Sender, now: float) -> None:
@@ -381,7 +250,7 @@ class ReceiveShares:
             gather = LONE_GATHER_SECONDS if self._lone_bursts >= LONE_BURSTS else GATHER_SECONDS
             self._gathered_at = now + gather + self.round_trip / 2
         # what its train has told of its way, until it is seen to use all that it has
-        sender.usable, sender._begun_at, sender._from = PATH_HEADROOM * sender._train_rate, now, None
+        sender.usable, sender.begun_at, sender.come_before = PATH_HEADROOM * sender.train_rate, now, None
         sender.ignores = sender.silent = False
 
     def _decide_soon(self, now: float) -> None:
@@ -441,14 +310,14 @@ class ReceiveShares:
         behind it. What has come tells when that is, again and again.
         """
         for sender in self.senders.values():
-            if sender._turn_transfers and not sender._turn_transfers & sender.transfers:
+            if sender.turn_transfers and not sender.turn_transfers & sender.transfers:
                 # what has begun since comes after what others have announced before
                 self._asks += 1
-                sender._asked, sender._turn_transfers = self._asks, set()
+                sender.asked, sender.turn_transfers = self._asks, set()
         queue = sorted(((name, each) for name, each in self.senders.items() if each.active), key=_place_in_queue)
         round_trip = self.round_trip
         # not the mean, which one that announces more than it can ever send makes what it likes
-        announced = statistics.median(sender._announced_bytes for _, sender in queue)
+        announced = statistics.median(sender.announced_bytes for _, sender in queue)
         # a turn is to last a round trip, for nothing is known sooner of what was told
         places = max(LEAST_PLACES, math.ceil(total * round_trip / max(announced, 1.0)))
         waiting = (len(queue) - places) * LEAST_RATE
@@ -461,12 +330,12 @@ class ReceiveShares:
             if not sender.in_turn:
                 shares[name] = LEAST_RATE
                 continue
-            if not sender._turn_transfers:
-                sender._turn_transfers = set(sender.transfers)
+            if not sender.turn_transfers:
+                sender.turn_transfers = set(sender.transfers)
             share = shares[name] = max(min(part, sender.usable), LEAST_RATE)
             if share > HEADROOM * sender.share:
-                sender._turn_at = now
-            ends = max(now, sender._turn_at + round_trip) + sender.left_bytes / share
+                sender.turn_at = now
+            ends = max(now, sender.turn_at + round_trip) + sender.left_bytes / share
             if ends > now + round_trip:
                 taken += share / part
                 next_end = min(next_end, max(ends - round_trip, now + DECIDE_SECONDS))
@@ -476,7 +345,7 @@ class ReceiveShares:
     def _end_turns(self) -> None:
         """All send."""
         for sender in self.senders.values():
-            sender.in_turn, sender._turn_transfers = True, set()
+            sender.in_turn, sender.turn_transfers = True, set()
 
     def _among(self, total: float, parts: int) -> dict[str, float]:
         """The shares of those that send, where so many are to have one."""
@@ -500,129 +369,29 @@ class ReceiveShares:
         share = max(share, LEAST_RATE)
         if share == sender.share or abs(share - sender.share) <= TOLD_SHARE * sender.share < math.inf:
             return
-        sender._least_share = min(share, sender.share)
-        sender.share, sender._changed_at = share, now
+        sender.least_share = min(share, sender.share)
+        sender.share, sender.changed_at = share, now
         self._told[name] = share
         if sender.active:
             self._settled_at = now + self.round_trip
 
     # -- what has come --------------------------------------------------------------------------------------------
 
-    @property
-    def _window_seconds(self) -> float:
-        total = self.link.shared_out
-        chunk_bytes = CHUNK_BYTES
-        if all(sender._known_rate <= SLOW_PATH_RATE for sender in self.senders.values()):
-            chunk_bytes = SLOW_CHUNK_BYTES
-        chunks = 0.0 if not total else WINDOW_CHUNKS * chunk_bytes * self._crowd / total
-        return max(LEAST_WINDOW_SECONDS, self.round_trip, min(chunks, 1.0))
-
     def _start_window(self, now: float) -> None:
-        self._window_began, self._window_ends = now, now + self._window_seconds
-        for sender in self.senders.values():
-            sender._from = sender._now if sender.active else None
+        self._windows.start(self.senders.values(), self._crowd, self.round_trip, now)
 
     def _end_window(self, now: float) -> None:
         active = [sender for sender in self.senders.values() if sender.active]
-        measured = [sender for sender in active if sender._from is not None]
-        for sender in measured:
-            self._measure(sender, now)
-        is_settled = self._window_began >= self._settled_at
-        in_turn = [sender for sender in measured if sender.in_turn]
-        window = _window_of(in_turn) if is_settled else None
-        is_overrun = window is not None and self.link.is_overrun(window)
-        for sender in measured:
-            self._judge(sender, now, is_overrun=is_overrun)
-        if self.link.rate is not None or is_settled:
-            self.link.on_arrived(sum(self._least_of(sender) for sender in measured if sender._is_exact))
-        if window is not None and len(measured) == len(active) > 1:
-            if self.link.gain == 1 and math.isfinite(window.allowed):
-                for sender in in_turn:
-                    sender._usual_unused += (sender._unused - sender._usual_unused) * UNUSED_GAIN
-            self.link.on_window(window)
+        if self._windows.judge(active, self._settled_at, self.round_trip, now):
+            self._count(now)
+        self._windows.tell(len(active))
         self._start_window(now)
         self._decide_at = now
-
-    def _measure(self, sender: Sender, now: float) -> None:
-        began, latest = sender._from, sender._now
-        if began is None:
-            return
-        window = now - self._window_began
-        # from arrival to arrival, for a window begins and ends between two; not of what was silent before, or is
-        sender._is_exact = now - began.at < 1.5 * window and latest.at - began.at > window / 2
-        seconds = latest.at - began.at if sender._is_exact else window
-        sender.arrived_rate = (latest.received_bytes - began.received_bytes) / seconds
-        if not self._gathers:
-            # a report may be late, and tell of more than went: nobody sends more than it may by its own gateway
-            sender.arrived_rate = min(sender.arrived_rate, sender.share)
-        sender._lost_rate = max(latest.lost_bytes - began.lost_bytes, 0) / seconds
-
-    def _least_of(self, sender: Sender) -> float:
-        """What the link carries of it, at least; where a peer reports that, no more than it is known to take."""
-        return sender.arrived_rate if self._gathers else min(sender.arrived_rate, sender.path_rate)
-
-    def _judge(self, sender: Sender, now: float, *, is_overrun: bool) -> None:
-        """Whether it uses its share."""
-        settled = self._window_began - self.round_trip
-        if is_overrun:
-            sender.usable = math.inf
-            return
-        if max(sender._begun_at, sender._changed_at) > settled:
-            # its share was another for a part of the time
-            if sender.arrived_rate >= USED_SHARE * sender._least_share:
-                sender.usable = math.inf
-            return
-        if not sender.arrived_rate:
-            silence = now - max(sender._begun_at, sender._now.at)
-            if silence > max(SILENT_SECONDS, SILENT_ROUNDS * self.round_trip):
-                sender.silent, sender._begun_at = True, now
-                self._count(now)
-            return
-        if not math.isfinite(sender.share) or not sender.in_turn:
-            return
-        sender.ignores = sender.arrived_rate > IGNORED_FACTOR * sender.share
-        if sender.arrived_rate + sender._lost_rate >= USED_SHARE * sender.share:
-            sender.usable = math.inf
-            return
-        total = self.link.shared_out or math.inf
-        sender.usable = max(HEADROOM * sender.arrived_rate, LEAST_PART * total / max(self.active, 1))
-
-
-def _window_of(senders: list[Sender]) -> Window:
-    """What it has shown of those that use their shares, or where most do not, of all."""
-    using = [each for each in senders if each.arrived_rate >= USED_SHARE * each._allowed]
-    if len(using) * 2 < len(senders):
-        using = senders
-    most_unused = HELD_UP_SHARE + statistics.median_low(each._usual_unused for each in using) if using else 0.0
-    free = [each for each in using if each._usual_unused <= most_unused]
-    # who loses what it sends does not use its share either: what is lost counts of all
-    all_arrived = sum(sender.arrived_rate for sender in senders)
-    lost = sum(sender._lost_rate for sender in senders)
-    return Window(
-        allowed=sum(sender._allowed for sender in using),
-        arrived=sum(sender.arrived_rate for sender in using),
-        all_arrived=all_arrived,
-        lost_share=lost / (all_arrived + lost) if lost else 0.0,
-        common_loss=_common_loss(senders),
-        free_missing_share=_missing_share(free),
-    )
-
-
-def _missing_share(senders: list[Sender]) -> float:
-    """What did not come of what was let through to these; all, where there are none."""
-    allowed = sum(sender._allowed for sender in senders)
-    return 1 - sum(sender.arrived_rate for sender in senders) / allowed if senders else 1.0
-
-
-def _common_loss(senders: list[Sender]) -> float:
-    """The lower median of what each has lost of what it sent; of one of which nothing came that is not known."""
-    shares = [each._lost_rate / (each.arrived_rate + each._lost_rate) for each in senders if each.arrived_rate]
-    return statistics.median_low(shares) if shares else 1.0
 
 
 def _place_in_queue(sender: tuple[str, Sender]) -> int:
     """Who has asked first is first."""
-    return sender[1]._asked
+    return sender[1].asked
 
 
 def _spread(number: int) -> float:

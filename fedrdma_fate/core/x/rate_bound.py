@@ -16,7 +16,7 @@ ROOM_GAIN = 2.0
 """Of the probe for it: as much as BBR has under way of a path that it knows (BBR.DefaultCwndGain)."""
 
 BOUND_USED_SHARE = 0.85
-"""Of what it is let send is all of it, as the receiver counts it, too (`core/shares/receive_shares.py`): who takes the
+"""Of what it is let send is all of it, as the receiver counts it, too (`core/shares/windows.py`): who takes the
 others' queue for a competitor's is some hundredths below."""
 
 

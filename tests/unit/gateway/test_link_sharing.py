@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.shares.receive_shares import GATHER_SECONDS, Arrivals
+from fedrdma_fate.core.shares.receive_shares import GATHER_SECONDS
+from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.core.x.controller import LEAST_RATE
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import ReceiveConfig

@@ -13,7 +13,7 @@ import pytest
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.path_probe import JointAnswer
 from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, SETTLED_SECONDS
-from fedrdma_fate.core.shares.receive_shares import Arrivals
+from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import SendConfig
 from fedrdma_fate.gateway.link_sharing import ToldShare

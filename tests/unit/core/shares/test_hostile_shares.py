@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrdma_fate.core.shares.receive_shares import LEAST_PART, TOLD_SHARE, Arrivals, ReceiveShares
+from fedrdma_fate.core.shares.receive_shares import TOLD_SHARE, ReceiveShares
+from fedrdma_fate.core.shares.share_sender import Arrivals
+from fedrdma_fate.core.shares.windows import LEAST_PART
 from fedrdma_fate.core.x.controller import LEAST_RATE
 
 LINK = 1e8

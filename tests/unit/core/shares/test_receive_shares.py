@@ -16,9 +16,9 @@ from fedrdma_fate.core.shares.receive_shares import (
     LONE_GATHER_SECONDS,
     MOST_TRANSFERS,
     PATH_HEADROOM,
-    Arrivals,
     ReceiveShares,
 )
+from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.core.x.controller import LEAST_RATE
 
 LINK = 1e8

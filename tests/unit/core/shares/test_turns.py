@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrdma_fate.core.shares.link_rate import PACED_SHARE
-from fedrdma_fate.core.shares.receive_shares import LEAST_PLACES, TOLD_SHARE, Arrivals, ReceiveShares
+from fedrdma_fate.core.shares.receive_shares import LEAST_PLACES, TOLD_SHARE, ReceiveShares
+from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.core.x.controller import LEAST_RATE
 
 LINK = 1e8

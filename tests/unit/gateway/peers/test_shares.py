@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.shares.receive_shares import Arrivals
+from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import Hello
