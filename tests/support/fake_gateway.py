@@ -87,6 +87,8 @@ class FakeClient:
         digests_wanted: the other part of that answer.
         losses: what might be missing of what was committed.
         tolerated: how much may be missing of what is got, by name and source.
+        expected_sums: which were said to be asked for.
+        pulled: files of the messages that were got by it.
     """
 
     directory: Path
@@ -102,6 +104,7 @@ class FakeClient:
     losses: list[LossTolerance] = dataclasses.field(default_factory=list)
     tolerated: dict[tuple[str, Party], float] = dataclasses.field(default_factory=dict)
     expected_sums: list[tuple[str, tuple[Party, ...]]] = dataclasses.field(default_factory=list)
+    pulled: set[Path] = dataclasses.field(default_factory=set)
 
     def lease(self, total_bytes: int, *, timeout: float | None = None) -> FakeLease:
         self.waits.append(timeout)
@@ -149,7 +152,6 @@ class FakeClient:
         tolerates: bool = False,
         keeps: bool = False,
     ) -> FakeMessage:
-        del keeps
         assert tolerates == ((name, source) in self.tolerated)
         path = self._path(name, tag, source, self.party)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -157,6 +159,10 @@ class FakeClient:
             if deadline is not None and time.monotonic() >= deadline:
                 raise GatewayError(ErrorCode.PULL_TIMEOUT, f"{name!r} did not come in {timeout} s.")
             time.sleep(0.002)
+        if path in self.pulled:
+            raise GatewayError(ErrorCode.DUPLICATE_PULL, f"{name!r} was pulled before.")
+        if not keeps:
+            self.pulled.add(path)
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
         kind = bytes(content[:_KIND_BYTES]).decode().strip()

@@ -63,13 +63,17 @@ def test_objects_put_to_one_party_arrive_as_they_were(contexts: list[Context]) -
     assert_same(host.guest.get("model"), value)
 
 
+def guest_and_host(arbiter: Context) -> Parties:
+    """Both, as the arbiter's code gets of several."""
+    return Parties(arbiter, arbiter.federation, None, [(0, GUEST), (1, HOST)], arbiter.namespace)
+
+
 def test_parties_get_in_the_order_of_the_parties_whoever_was_first(contexts: list[Context]) -> None:
     guest, host, arbiter = contexts
     host.arbiter.put("loss", 2)
     guest.arbiter.put("loss", 1)
 
-    both = Parties(arbiter, arbiter.federation, None, [(0, GUEST), (1, HOST)], arbiter.namespace)
-    assert both.get("loss") == [1, 2]
+    assert guest_and_host(arbiter).get("loss") == [1, 2]
 
 
 def test_secure_aggregation_serialises_the_aggregate_once(contexts: list[Context]) -> None:
@@ -201,6 +205,41 @@ def test_a_message_that_never_comes_is_a_time_out_over_all_parties(
     assert asked[0] == pytest.approx(0.05, abs=0.04)
     assert asked[1] is not None
     assert asked[1] < 0.05
+
+
+def test_what_had_come_of_a_get_of_several_that_failed_is_got_by_the_same_get_made_again(
+    make_context: MakeContext,
+) -> None:
+    guest, host, arbiter = make_context(GUEST), make_context(HOST), make_context(ARBITER, get_timeout=0.05)
+    guest.arbiter.put("x", 1)
+    with pytest.raises(GatewayError):
+        guest_and_host(arbiter).get("x")
+    # neither what fails beside it, nor a get of one of them, takes it away
+    with pytest.raises(GatewayError):
+        arbiter.guest.get("y")
+    with pytest.raises(GatewayError):
+        arbiter.hosts.get("x")
+    host.arbiter.put("x", 2)
+
+    assert guest_and_host(arbiter).get("x") == [1, 2]
+
+    with pytest.raises(DuplicateMessageError):
+        guest_and_host(arbiter).get("x")
+
+
+def test_of_gets_of_several_that_failed_the_latest_alone_keeps_what_had_come(make_context: MakeContext) -> None:
+    guest, host, arbiter = make_context(GUEST), make_context(HOST), make_context(ARBITER, get_timeout=0.05)
+    for name in ("x", "y"):
+        guest.arbiter.put(name, name)
+        with pytest.raises(GatewayError):
+            guest_and_host(arbiter).get(name)
+        host.arbiter.put(name, name)
+
+    assert guest_and_host(arbiter).get("y") == ["y", "y"]
+
+    with pytest.raises(GatewayError) as caught:
+        guest_and_host(arbiter).get("x")
+    assert caught.value.code is ErrorCode.DUPLICATE_PULL
 
 
 def test_a_get_that_waits_does_not_keep_another_thread_from_putting(contexts: list[Context]) -> None:
