@@ -23,6 +23,17 @@ _SORTED_MEMORY_MB = 512
 _FRAME = struct.Struct("!i")
 """Length in front of what Spark and its workers send each other: its own format."""
 
+_BOUNDED_CODECS = {
+    "lz4",
+    "lzf",
+    "snappy",
+    "org.apache.spark.io.lz4compressioncodec",
+    "org.apache.spark.io.lzfcompressioncodec",
+    "org.apache.spark.io.snappycompressioncodec",
+}
+"""Of those that Spark has (`spark.io.compression.codec`): a byte of these stands for 255 at most. Of the other,
+Zstandard, four stand for a block of 128 KiB, so that 64 KiB may be 2 GiB."""
+
 # the last line of what Python says of an exception, in the text of one of Java's
 _WORKER_FAILURE = re.compile(r"^[\w.]+: \[(FR\d{3})\] (.*)$", re.MULTILINE)
 
@@ -77,11 +88,13 @@ def _kept(rdd: Any, meta: Any) -> Any:
 def read_kept(table: Any, most_bytes: int) -> list[list[Pair]] | None:
     """The pairs of each partition of a table that Spark keeps whole and that is small; None where it is not.
 
-    Java collects them as they are kept: no worker of Python's has any part in it.
+    Java collects them as they are kept: no worker of Python's has any part in it. Spark knows how long they are as it
+    keeps them, compressed by default, so what comes here may be 255 times as long, and no more: where Spark compresses
+    by what has no such bound, nothing is read.
 
     Args:
         table: FATE's, of its Spark engine.
-        most_bytes: as which Spark keeps it, and compresses it by default.
+        most_bytes: as which Spark keeps it.
 
     Raises:
         Exception: as Spark raises it.
@@ -91,13 +104,20 @@ def read_kept(table: Any, most_bytes: int) -> list[list[Pair]] | None:
     known = [each for each in context._jsc.sc().getRDDStorageInfo() if each.id() == java.id()]
     if not known or known[0].numCachedPartitions() < table.num_partitions:
         return None
-    if known[0].memSize() + known[0].diskSize() > most_bytes:
+    if known[0].memSize() + known[0].diskSize() > most_bytes or not _unpacks_bounded(context.getConf()):
         return None
     from pyspark import RDD
 
     # of each partition a list of what Spark calls batches: some pairs each, as Python pickled them
     collected = RDD(context._jvm.SerDeUtil.javaToPython(java.glom()), context).collect()
     return [_pairs_in(batches, rdd._jrdd_deserializer) for batches in collected]
+
+
+def _unpacks_bounded(settings: Any) -> bool:
+    """Whether what Spark keeps is not much longer than it is kept."""
+    if settings.get("spark.rdd.compress", "true").lower() == "false":
+        return True
+    return settings.get("spark.io.compression.codec", "lz4").lower() in _BOUNDED_CODECS
 
 
 def _pairs_in(batches: Iterable[bytes], serializer: Any) -> list[Pair]:

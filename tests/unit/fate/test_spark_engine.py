@@ -60,7 +60,7 @@ def test_what_is_not_of_fates_engine_is_not_sparks() -> None:
     assert not is_sparks(object())
 
 
-def a_table(partitions: int, **kept: int) -> Any:
+def a_table(partitions: int, settings: dict[str, str] | None = None, **kept: int) -> Any:
     """As `read_kept` looks at one, without a Spark; what it keeps of it, and something else that it keeps whole."""
 
     def info(number: int, whole: int, memory: int, disk: int) -> Any:
@@ -72,7 +72,7 @@ def a_table(partitions: int, **kept: int) -> Any:
         infos.append(info(2, kept["whole"], kept["memory"], kept["disk"]))
     java = SimpleNamespace(id=lambda: 2, glom=lambda: pytest.fail("it was read"))
     spark = SimpleNamespace(getRDDStorageInfo=lambda: infos)
-    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark))
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: spark), getConf=lambda: settings or {})
     return SimpleNamespace(rdd=SimpleNamespace(_jrdd=java, ctx=context), num_partitions=partitions)
 
 
@@ -90,7 +90,26 @@ def test_a_table_that_spark_does_not_keep_whole_or_that_is_large_is_not_read_by_
     assert read_kept(a_table(4, **kept), 100) is None
 
 
-def test_a_table_that_spark_keeps_and_that_is_small_is_read_by_its_task() -> None:
+LZ4 = "org.apache.spark.io.LZ4CompressionCodec"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"spark.rdd.compress": "True"},
+        {"spark.io.compression.codec": "LZF"},
+        {"spark.io.compression.codec": LZ4},
+        {"spark.rdd.compress": "false", "spark.io.compression.codec": "zstd"},
+    ],
+)
+def test_a_table_that_spark_keeps_and_that_is_small_is_read_by_its_task(settings: dict[str, str]) -> None:
     pytest.importorskip("pyspark")
     with pytest.raises(pytest.fail.Exception, match="it was read"):
-        read_kept(a_table(4, whole=4, memory=50, disk=50), 100)
+        read_kept(a_table(4, settings, whole=4, memory=50, disk=50), 100)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "org.apache.spark.io.ZStdCompressionCodec", "my.own.Codec"])
+def test_a_table_of_which_nobody_knows_how_long_it_unpacks_is_not_read_by_its_task(codec: str) -> None:
+    settings = {"spark.io.compression.codec": codec}
+    assert read_kept(a_table(4, settings, whole=4, memory=50, disk=50), 100) is None
