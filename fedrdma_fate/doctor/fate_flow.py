@@ -7,16 +7,17 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fedrdma_fate.doctor.findings import Finding, fine
-from fedrdma_fate.doctor.gateway_status import GatewayStatus, PeerStatus, PoolStatus
+from fedrdma_fate.doctor.gateway_status import FrontsStatus, GatewayStatus, PeerStatus, PoolStatus
 from fedrdma_fate.doctor.site import check_gateway, check_peers
 from fedrdma_fate.gateway.config.strict_yaml import load_with
+from fedrdma_fate.security.plain import is_loopback
 
 SERVICE, LOCAL = "service_conf.yaml", "local.service_conf.yaml"
 """FATE Flow takes each top-level key from the second where it is there, whole; else from the first."""
@@ -155,9 +156,16 @@ def check_flow(
         connect: see `connects`.
         model_bytes: how long a model is that is to pass; None: that is not looked at.
     """
-    findings = [_check_engine(flow), *_check_osx_mode(flow), _check_proxy(flow, connect), _check_ports(flow)]
-    for each in [address] if address else flow.sockets() or ["unix:///run/fedrdma/gateway.sock"]:
-        reached, status = check_gateway(each, ask)
+    sockets = [address] if address else flow.sockets() or ["unix:///run/fedrdma/gateway.sock"]
+    asked = [check_gateway(each, ask) for each in sockets]
+    fronts = [status.fronts for _, status in asked if status is not None and status.fronts is not None]
+    findings = [
+        _check_engine(flow, fronts),
+        *_check_osx_mode(flow),
+        _check_proxy(flow, connect, fronts),
+        _check_ports(flow),
+    ]
+    for reached, status in asked:
         findings.append(reached)
         if status is not None:
             findings += [_check_party(flow, status), *check_peers(status), *_check_message_size(flow, status)]
@@ -176,10 +184,24 @@ def connects(host: str, port: int) -> str:
     return ""
 
 
-def _check_engine(flow: FlowHome) -> Finding:
+def _is_front(front: str | None, host: str, port: int) -> bool:
+    """Whether a gateway of this host, whose fronts are on loopback alone, is reached there."""
+    return front is not None and front.rpartition(":")[2] == str(port) and is_loopback(host)
+
+
+def _check_engine(flow: FlowHome, fronts: Sequence[FrontsStatus]) -> Finding:
     check, engine = "fate flow engine", flow.value("default_engines", "federation")
     found = f"federation {engine}, from {flow.file_of('default_engines')}"
-    if engine in ("fedrdma", "osx"):
+    if engine == "osx":
+        host, port = flow.value("federation", "osx", "host"), flow.value("federation", "osx", "port")
+        known = isinstance(host, str) and isinstance(port, int) and fronts
+        if not known or any(_is_front(front.osx, host, port) for front in fronts):
+            return fine(check, found)
+        theirs = ", ".join(front.osx for front in fronts if front.osx) or "not set"
+        remedy = "As soon as the site is to change, take what `fedrdma fate config --engine osx` prints."
+        told = f"{found}, at {host}:{port}: that is no gateway's `listen.osx` ({theirs}), so its jobs do not pass one"
+        return Finding(check, "warning", told, remedy)
+    if engine == "fedrdma":
         return fine(check, found)
     remedy = f"Set `default_engines.federation` to fedrdma, or osx, in {LOCAL}: `fedrdma fate config` prints it."
     return Finding(check, "warning", f"{found}: its jobs do not pass gateways", remedy)
@@ -202,7 +224,7 @@ def _check_osx_mode(flow: FlowHome) -> list[Finding]:
     return [fine(check, found)]
 
 
-def _check_proxy(flow: FlowHome, connect: Callable[[str, int], str]) -> Finding:
+def _check_proxy(flow: FlowHome, connect: Callable[[str, int], str], fronts: Sequence[FrontsStatus]) -> Finding:
     check, name = "fate flow proxy", flow.value("fateflow", "proxy_name")
     files = f"named in {flow.file_of('fateflow')}, with its entry in {flow.file_of('federation')}"
     proxy = flow.proxy()
@@ -211,13 +233,16 @@ def _check_proxy(flow: FlowHome, connect: Callable[[str, int], str]) -> Finding:
         return Finding(check, "error", f"{name}, which has no host or no port; {files}", remedy)
     _, host, port = proxy
     found = f"{name} at {host}:{port}; {files}"
+    front = "listen.flow" if name == "nginx" else "listen.osx"
+    is_its_own = name == "nginx" and port == flow.value("fateflow", "http_port")
+    what = "this FATE Flow, its own proxy" if is_its_own else f"the gateway's `{front}`"
     if problem := connect(host, port):
-        front = "listen.flow" if name == "nginx" else "listen.osx"
-        is_its_own = name == "nginx" and port == flow.value("fateflow", "http_port")
-        what = "this FATE Flow, its own proxy" if is_its_own else f"the gateway's `{front}`"
         remedy = f"Start what listens there: {what}. Every job needs it, those of one site, too."
         return Finding(check, "error", f"{found}: {problem}", remedy)
-    return fine(check, f"{found}: something listens there")
+    if any(_is_front(each.flow if name == "nginx" else each.osx, host, port) for each in fronts) or is_its_own:
+        return fine(check, f"{found}: {what}")
+    others = f", and no gateway's `{front}`" if fronts else ""
+    return fine(check, f"{found}: something listens there{others}")
 
 
 def _check_ports(flow: FlowHome) -> Finding:

@@ -68,6 +68,13 @@ class SumWorkersStatus(msgspec.Struct, frozen=True):
     notices: NoticesStatus | None = None
 
 
+class FrontsStatus(msgspec.Struct, frozen=True):
+    """Where FATE Flow reaches the gateway, as `host:port` of this host."""
+
+    flow: str | None = None
+    osx: str | None = None
+
+
 class GatewayStatus(msgspec.Struct, frozen=True):
     """The document, as far as it is looked at."""
 
@@ -77,6 +84,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     parties: tuple[str, ...] = ()
     pools: tuple[PoolStatus, ...] = ()
     brokers: tuple[BrokerStatus, ...] = ()
+    fronts: FrontsStatus | None = None
     sum_workers: SumWorkersStatus | None = None
     sum_parent: str | None = None
 

@@ -90,6 +90,7 @@ def status_document(
             **dataclasses.asdict(sums.workers.plan()),
             "notices": {"way": sums.notices.way, "reason": sums.notices.reason, "passed": sums.notices.passed()},
         },
+        "fronts": {"flow": config.listen.flow, "osx": config.listen.osx},
         "flow": _flow(calls),
         "brokers": [_broker(context, broker) for broker in brokers.values()],
         "transfers": [

@@ -111,6 +111,53 @@ def test_fate_flow_as_it_is_shipped_does_not_pass_the_gateway(tmp_path: Path) ->
     assert "Connection refused" in found["fate flow proxy"].found
 
 
+BROKER = {**QUEUES["federation"]["osx"], "port": 9370}
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "front", "level"),
+    [
+        ("127.0.0.1", 9390, "127.0.0.1:9390", None),
+        ("localhost", 9390, "127.0.0.1:9390", None),
+        ("127.0.0.1", 9370, "127.0.0.1:9390", "warning"),
+        ("10.20.0.9", 9390, "127.0.0.1:9390", "warning"),
+        ("127.0.0.1", 9390, None, "warning"),
+    ],
+    ids=["the gateway's", "by its name", "a broker's", "of another host", "the gateway has none"],
+)
+def test_queues_that_are_not_the_gateways_are_told_whatever_listens_there(
+    tmp_path: Path, host: str, port: int, front: str | None, level: str | None
+) -> None:
+    queues = {**QUEUES["federation"]["osx"], "host": host, "port": port}
+    status = {**STATUS, "fronts": {"flow": None, "osx": front}}
+
+    found = findings(home(tmp_path, {**QUEUES, "federation": {"osx": queues}}), status)
+
+    assert levels(found) == ({} if level is None else {"fate flow engine": level})
+    if level is None:
+        assert "the gateway's `listen.osx`" in found["fate flow proxy"].found
+    else:
+        assert (
+            f"{host}:{port}: that is no gateway's `listen.osx` ({front or 'not set'})"
+            in found["fate flow engine"].found
+        )
+        assert "something listens there, and no gateway's `listen.osx`" in found["fate flow proxy"].found
+
+
+def test_calls_that_a_broker_carries_beside_the_gateway_are_told_and_right(tmp_path: Path) -> None:
+    local = {**FEDRDMA, "fateflow": SHIPPED["fateflow"], "federation": {**FEDRDMA["federation"], "osx": BROKER}}
+    found = findings(home(tmp_path, local), {**STATUS, "fronts": {"flow": "127.0.0.1:9390", "osx": None}})
+    assert levels(found) == {}
+    assert "9370" in found["fate flow proxy"].found
+    assert "something listens there, and no gateway's `listen.osx`" in found["fate flow proxy"].found
+
+
+def test_a_gateway_that_does_not_say_its_fronts_is_believed_to_listen_there(tmp_path: Path) -> None:
+    found = findings(home(tmp_path, {**QUEUES, "federation": {"osx": BROKER}}))
+    assert levels(found) == {}
+    assert found["fate flow proxy"].found.endswith("something listens there")
+
+
 def test_stream_mode_and_slices_are_told(tmp_path: Path) -> None:
     engine = {"default_engines": {"federation": "osx"}}
     assert levels(findings(home(tmp_path, engine))) == {"fate flow osx.mode": "error"}
