@@ -1,7 +1,8 @@
 """How long tables take between two parties that compute with Spark, beside Spark doing nothing with them.
 
-`python -m tests.support.spark_times [--megabytes 1000] [--rounds 3] [--lend] [--brief]`, which needs pyspark and Java
-17: both parties in one driver, two executors on this host, two gateways. The kinds of work take turns, round by round:
+`python -m tests.support.spark_times [--megabytes 1000] [--rounds 3] [--paths default] [--brief]`, which needs pyspark
+and Java 17: both parties in one driver, two executors on this host, two gateways, with the data paths and memory of
+`PATHS`. The kinds of work take turns, round by round:
 
 - `in`: FATE's engine gives a table's partitions to a function that returns nothing; what a push is beside.
 - `in and out`: to one that returns what it gets; what a pull is beside.
@@ -40,6 +41,7 @@ from fate.arch.context import Context
 from fedrdma_fate.fate import small_tables
 from fedrdma_fate.fate.spark_engine import made_by_spark, run_over
 from fedrdma_fate.fate.table_batches import Pair
+from fedrdma_fate.gateway.config.schema import MemoryConfig
 from tests.support.sites import InProcesses
 from tests.support.spark import Made, dropped, unchanged
 from tests.support.spark_cluster import READY_SECONDS, by_spark, joined, local_cluster, missing, running_spark
@@ -52,15 +54,25 @@ SHORT_ROWS = 1000
 VALUE_BYTES = 1_000_000
 WARM_UPS = 1
 """Rounds in which workers start, and Java compiles what it runs often."""
-MEMORY = {"send_bytes": "128MiB", "receive_bytes": "1280MiB", "ring_slot_bytes": "1MiB"}
-"""The receiver's has all of a table of 1 GB, as its task gets it only when it was put."""
-
-LENDING: dict[str, Any] = {
-    "memory": {"send_bytes": "1280MiB", "receive_bytes": "128MiB", "ring_slot_bytes": "1MiB"},
-    "transport": "auto",
-    "shm": {"lend": True},
+_MEMORY = MemoryConfig()
+PATHS: dict[str, dict[str, Any]] = {
+    "default": {
+        "transport": "auto",
+        "shm": {"lend": True},
+        "memory": {
+            each: getattr(_MEMORY, each) for each in ("send_bytes", "receive_bytes", "ring_slots", "ring_slot_bytes")
+        },
+    },
+    "room": {
+        "transport": "auto",
+        "shm": {"lend": True},
+        "memory": {"send_bytes": "1280MiB", "receive_bytes": "128MiB", "ring_slot_bytes": "1MiB"},
+    },
+    "tcp": {"memory": {"send_bytes": "128MiB", "receive_bytes": "1280MiB", "ring_slot_bytes": "1MiB"}},
 }
-"""The sender's has all of the table then."""
+"""By `--paths`. `default` is what a user has who sets nothing: gateways of one host lend each other what lies in shared
+memory, as far as there is room in 1 GiB. With `room` there is for all of a table of 1 GB; with `tcp`, as between hosts,
+the receiver's memory has all of it, as its task gets it only when it was put."""
 
 EXECUTOR_MEGABYTES = 3072
 """Spark keeps a table that was pulled beside the one that was pushed."""
@@ -152,6 +164,8 @@ def measure(
                 raise SystemExit(f"{found.count()} rows came of {rows}")
             del found
             gc.collect()
+            # as it does with its next get, in which a job's task would wait by now
+            host.federation._forget()
         if number >= warm_ups:
             for kind, each in took.items():
                 times.setdefault(kind, []).append(each)
@@ -190,11 +204,7 @@ def main() -> None:
         "--megabytes", type=int, default=1000, help="of the large table, in values of 1 MB; 0: without it"
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--lend",
-        action="store_true",
-        help="leave the data path to the gateways: of one host, they lend each other what lies in shared memory",
-    )
+    parser.add_argument("--paths", choices=PATHS, default="default", help="see `PATHS`")
     parser.add_argument("--brief", action="store_true", help="leave out what FATE's engine does in two stages")
     given = parser.parse_args()
     if lacking := missing():
@@ -209,8 +219,7 @@ def main() -> None:
         memory = {"spark_executor_memory": f"{EXECUTOR_MEGABYTES}m"}
         stack.enter_context(running_spark(cluster, directory / "spark", **memory))
         engines = [by_spark for _ in SITE_OF]
-        paths = LENDING if given.lend else {"memory": MEMORY}
-        gateways = joined(SITE_OF, engines, directory / "gateways", InProcesses(READY_SECONDS), **paths)
+        gateways = joined(SITE_OF, engines, directory / "gateways", InProcesses(READY_SECONDS), **PATHS[given.paths])
         parties = stack.enter_context(gateways)
         print(
             "| table | work | median | least and most | processors | of them | beside |\n|---|---|---|---|---|---|---|",
