@@ -80,7 +80,7 @@ def _one(session: dict[str, Any]) -> tuple[Text, Table]:
     # ids are what tasks have chosen: neither markup nor for the terminal
     heading = Text(cut(session["session"]), style="bold", overflow="fold")
     heading.append(f"\n{_time(session['age_seconds'])} old; {state}{cut(with_whom)}", style="not bold")
-    table = Table(Column("party", overflow="fold"), "tasks", "waits", "on disk", "to be sent", "tasks hold")
+    table = Table(Column("party", overflow="fold"), "tasks", "waits", "spilled", "to be sent", "tasks hold")
     for party in session["parties"]:
         sizes = (party[of] for of in ("waiting_bytes", "spilled_bytes", "outgoing_bytes", "task_bytes"))
         table.add_row(Text(cut(party["party"])), str(party["tasks"]), *map(size, sizes))

@@ -107,7 +107,7 @@ def _rendered(document: dict[str, Any]) -> RenderableType:
     parts.append(
         Text(
             f"Not pulled yet: {counted(mailbox['messages'], 'message')} ({size(mailbox['message_bytes'])}), "
-            f"{mailbox['spilled_messages']} of them on disk; waiting for a message: "
+            f"{mailbox['spilled_messages']} of them spilled to disk; waiting for a message: "
             f"{counted(mailbox['waiting_pulls'], 'pull')}"
         )
     )
