@@ -93,6 +93,11 @@ class Accumulator:
         self._lost = [_items(memory, PLANES_AT, block) for block in self._blocks] if is_compensated else []
         self._scratch: Floats | None = None
 
+    @property
+    def begun(self) -> int:
+        """Number of the update that was begun last, be all of it in or not."""
+        return self._read().update
+
     def add(self, number: int, update: memoryview, first: int, parties: int = 0) -> None:
         """Add an update, or go on with it where somebody has begun; what is in already is not added again.
 
@@ -243,9 +248,8 @@ class Accumulator:
             self._set(number, block + 1, _Step.COPY_UNDONE)
             self._copy(block)
             self._set(number, block, _Step.UNDO)
-        if parties:
-            # as if it had never come: those that are in it come alone, the first of them under its number
-            self._set(number - 1, len(self._blocks) if number > 1 else 0, _Step.ADD)
+        # as if it had never come: the next one has its number
+        self._set(number - 1, len(self._blocks) if number > 1 else 0, _Step.ADD)
 
     def _commit(self, number: int, block: int) -> None:
         self._set(number, block, _Step.COPY)

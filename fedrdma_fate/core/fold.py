@@ -5,9 +5,10 @@ Each party counts exactly once:
 1. A party is awaited until its update is here (`arrived`).
 2. What is here waits until it is its turn: at once, or in the order of the ranks (`next_up`).
 3. One update at a time is being added (`begin`). When that is done the party is in (`added`); one that was not added,
-   for it is not as it should be, leaves the sum untouched (`refused`).
-4. The sum is closed when all parties are in. It is also closed when it is given up (`give_up`, and by `refused`): what
-   is being added is finished, nothing else is begun. Whoever asked for the sum gets those who are not in one by one.
+   for it is not as it should be, leaves the sum untouched (`refused`, `left_out`).
+4. The sum is closed when all parties are in, or left out. It is also closed when it is given up (`give_up`, and by
+   `refused`): what is being added is finished, nothing else is begun. Whoever asked for the sum gets those who are not
+   in one by one.
 
 What is in never gets out, so a sum that was given up is still the sum of those who are in.
 
@@ -21,6 +22,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+
+_MOST_REASONS = 4
+"""That are told, of parties that are left out: they go into one answer, and one line of a log."""
 
 _NOBODY: Mapping[int, float | None] = MappingProxyType({})
 
@@ -46,6 +50,7 @@ class PartyState(enum.Enum):
     HERE = enum.auto()
     BEING_ADDED = enum.auto()
     IN = enum.auto()
+    LEFT_OUT = enum.auto()
 
 
 class FoldError(Exception):
@@ -57,7 +62,6 @@ class Fold:
 
     Attributes:
         order: in what order it adds.
-        reason: why it was given up, or empty.
     """
 
     def __init__(self, parties: int, order: Order) -> None:
@@ -72,7 +76,8 @@ class Fold:
         if parties < 1:
             raise ValueError(f"a sum of {parties} parties")
         self.order = order
-        self.reason = ""
+        self._given_up = ""
+        self._left_out: list[str] = []
         self._states = [PartyState.AWAITED] * parties
         self._weights: list[float | None] = [None] * parties
         self._here: list[int] = []
@@ -103,7 +108,17 @@ class Fold:
     @property
     def closed(self) -> bool:
         """Whether nothing is being added and nothing will be."""
-        return self._adding is None and (bool(self.reason) or all(state is PartyState.IN for state in self._states))
+        done = (PartyState.IN, PartyState.LEFT_OUT)
+        return self._adding is None and (bool(self._given_up) or all(state in done for state in self._states))
+
+    @property
+    def reason(self) -> str:
+        """Why not all are in it, where it was given up or some were left out; else empty."""
+        if len(self._left_out) > _MOST_REASONS:
+            told = [*self._left_out[:_MOST_REASONS], f"and {len(self._left_out) - _MOST_REASONS} more"]
+        else:
+            told = self._left_out
+        return "; ".join([*told, *([self._given_up] if self._given_up else [])])
 
     @property
     def whole(self) -> bool:
@@ -113,7 +128,7 @@ class Fold:
     @property
     def next_up(self) -> int | None:
         """Who would be added now; None where nobody is, or something is being added."""
-        if self._adding is not None or self.reason or not self._here:
+        if self._adding is not None or self._given_up or not self._here:
             return None
         if self.order is Order.RANK:
             first = len(self.parties_in)
@@ -252,9 +267,21 @@ class Fold:
         self._here.append(party)
         self.give_up(reason)
 
+    def left_out(self, reason: str) -> None:
+        """What was being added is not in, and will not be; the sum is as it was before, and goes on without it.
+
+        Raises:
+            FoldError: nothing was being added, that was the sum of some, or updates are added by rank: there, whoever
+                comes behind it would be added before it.
+        """
+        if self.order is Order.RANK or self._adding in self._together:
+            raise FoldError("it cannot be left out")
+        self._states[self._take_adding()] = PartyState.LEFT_OUT
+        self._left_out.append(reason)
+
     def give_up(self, reason: str) -> None:
         """Add nobody else. Only the first reason counts."""
-        self.reason = self.reason or reason or "it was given up"
+        self._given_up = self._given_up or reason or "it was given up"
 
     def _take_adding(self) -> int:
         if self._adding is None:

@@ -190,7 +190,7 @@ class ExpectedSum(Generic[Unwrapped]):
             adder = adder_for(Order(left.order), len(self._parties))
             accumulator = Accumulator(summed.accumulator, list(planes_of(summed.shapes)), adder)
             if left.half is not None:
-                self._add_rest(summed, accumulator, self._parties[left.half], left.weight, timeout)
+                self._add_rest(accumulator, self._parties[left.half], left.weight, timeout)
             accumulator.finish()
         except (ValueError, IndexError, NoSummandError) as error:
             raise GatewayError(
@@ -201,7 +201,6 @@ class ExpectedSum(Generic[Unwrapped]):
 
     def _add_rest(
         self,
-        summed: ReceivedSum,
         accumulator: Accumulator,
         party: PartyTuple,
         weight: float | None,
@@ -210,7 +209,8 @@ class ExpectedSum(Generic[Unwrapped]):
         message = self._client.get(self._name, self._tag, to_party(party), timeout=timeout)
         _, first = decode_footer(message.buffer, len(message.buffer))
         try:
-            accumulator.add(len(summed.parties_in) + 1, message.buffer, first)
+            # not one more than there are parties in it: sums of sites count as one
+            accumulator.add(accumulator.begun, message.buffer, first)
         except UnfitError as error:
             # it is out of the sum again
             logger.warning("FATE adds the update of %s itself: %s", party, str(error))

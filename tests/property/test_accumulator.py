@@ -63,6 +63,7 @@ def summed(
     # a slot holds whatever was there before, all but the mark
     memory[PLANES_AT:] = b"\xa5" * (len(memory) - PLANES_AT)
     payloads = [memoryview(written(update, Party("host", "1"))) for update in updates]
+    added = 0
 
     def until_done(step: Any) -> None:
         while True:
@@ -73,14 +74,17 @@ def summed(
             except Killed:
                 continue
 
-    for number, payload in enumerate(payloads, 1):
-        adding = functools.partial(Accumulator.add, number=number, update=payload, first=0)
-        if number - 1 in bad:
+    for number, payload in enumerate(payloads):
+        adding = functools.partial(Accumulator.add, number=added + 1, update=payload, first=0)
+        if number in bad:
             with pytest.raises(UnfitError):
                 until_done(adding)
-            break
+            assert not half_in(memoryview(memory), added + 1)
+            continue
         until_done(adding)
-        assert half_in(memoryview(memory), number)
+        added += 1
+        assert half_in(memoryview(memory), added)
+        assert Dying(memory, adder_for(order, len(updates)), None).begun == added
     until_done(Accumulator.finish)
     return pairs_in(memoryview(memory)[planes_at(order, planes_bytes(SHAPES)) :], SHAPES)
 
@@ -128,15 +132,17 @@ def test_whoever_adds_may_die_at_any_step_and_nothing_is_added_twice_or_missing(
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 2**32))
-def test_what_is_refused_half_way_is_taken_out_again_though_whoever_does_it_dies(seed: int) -> None:
-    updates = masked(SHAPES, 3, seed)
-    bad = [(fraction.copy(), whole.copy()) for fraction, whole in updates[2]]
+@given(st.integers(0, 2**32), st.integers(0, 3))
+def test_what_is_refused_half_way_is_taken_out_again_though_whoever_does_it_dies_and_others_are_added_after_it(
+    seed: int, place: int
+) -> None:
+    updates = masked(SHAPES, 4, seed)
+    bad = [(fraction.copy(), whole.copy()) for fraction, whole in updates.pop()]
     bad[-1][1][-1, -1] = np.nan
 
-    found = summed([*updates[:2], bad], Order.EXACT, random.Random(seed), frozenset({2}))
+    found = summed([*updates[:place], bad, *updates[place:]], Order.EXACT, random.Random(seed), frozenset({place}))
 
-    assert bits(found) == bits(summed(updates[:2], Order.EXACT))
+    assert bits(found) == bits(summed(updates, Order.EXACT))
 
 
 @settings(max_examples=60)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedrdma_fate.core.fold import Fold, FoldError, Order, fraction_bits, most_whole
 
-STEPS = ("arrived", "begin", "added", "refused", "give_up")
+STEPS = ("arrived", "begin", "added", "refused", "left_out", "give_up")
 
 
 @settings(max_examples=300)
@@ -27,11 +27,12 @@ def test_each_party_counts_once_and_only_steps_that_are_any_are_taken(seed: int,
         fold.was_added(party, 1.0)
         with pytest.raises(FoldError):
             fold.was_added(party, 1.0)
+    out: list[int] = []
     given_up = False
     for _ in range(60):
-        step = chance.choices(STEPS, weights=(6, 6, 6, 1, 0.3))[0]
+        step = chance.choices(STEPS, weights=(6, 6, 6, 1, 1, 0.3))[0]
         party = chance.randrange(parties)
-        closed = adding is None and (given_up or len(inside) == parties)
+        closed = adding is None and (given_up or len(inside) + len(out) == parties)
         assert fold.closed == closed
         if order is Order.RANK:
             may_begin = adding is None and not given_up and len(inside) in here
@@ -39,7 +40,7 @@ def test_each_party_counts_once_and_only_steps_that_are_any_are_taken(seed: int,
             may_begin = adding is None and not given_up and bool(here)
         assert (fold.next_up is not None) == may_begin
         if step == "arrived":
-            if party in here or party in inside or party == adding:
+            if party in here or party in inside or party in out or party == adding:
                 with pytest.raises(FoldError):
                     fold.arrived(party)
             else:
@@ -56,12 +57,16 @@ def test_each_party_counts_once_and_only_steps_that_are_any_are_taken(seed: int,
         elif step == "give_up":
             fold.give_up("a reason")
             given_up = True
-        elif adding is None:
+        elif adding is None or (step == "left_out" and order is Order.RANK):
             with pytest.raises(FoldError):
-                fold.added(1.0) if step == "added" else fold.refused("a reason")
+                fold.added(1.0) if step == "added" else getattr(fold, step)("a reason")
         elif step == "added":
             fold.added(1.0)
             inside.append(adding)
+            adding = None
+        elif step == "left_out":
+            fold.left_out("of one")
+            out.append(adding)
             adding = None
         else:
             fold.refused("a reason")
@@ -69,7 +74,8 @@ def test_each_party_counts_once_and_only_steps_that_are_any_are_taken(seed: int,
             adding, given_up = None, True
         assert fold.parties_in == tuple(sorted(inside))
         assert fold.adding == adding
-        assert set(fold.awaited) == set(range(parties)) - here - set(inside) - {adding}
+        assert set(fold.awaited) == set(range(parties)) - here - set(inside) - set(out) - {adding}
+        assert bool(fold.reason) == (given_up or bool(out))
         assert fold.whole == (len(inside) == parties)
         assert fold.weight() == (float(len(inside)) if inside else None)
 
@@ -107,6 +113,28 @@ def test_a_fraction_below_the_number_of_parties_and_all_whole_numbers_fit(partie
     assert parties * 2 ** fraction_bits(parties) <= 2**62
     assert parties * most_whole(parties) <= 2**53
     assert fraction_bits(parties) == 52 or parties > 1024
+
+
+def test_of_many_that_are_left_out_the_first_reasons_are_told_and_how_many_more() -> None:
+    fold = Fold(200, Order.EXACT)
+    for party in range(200):
+        fold.arrived(party)
+        fold.begin()
+        fold.left_out(f"host:{party}: none")
+
+    assert fold.closed
+    assert not fold.parties_in
+    assert fold.reason.startswith("host:0: none; host:1: none; ")
+    assert fold.reason.endswith("; and 196 more")
+
+
+def test_the_sum_of_some_is_not_left_out() -> None:
+    fold = Fold(3, Order.EXACT)
+    fold.arrived_together([0, 1])
+    fold.begin()
+    with pytest.raises(FoldError):
+        fold.left_out("a reason")
+    assert fold.adding == 0
 
 
 def test_a_sum_of_nobody_is_none() -> None:

@@ -27,6 +27,10 @@ class CannotAddError(Exception):
         self.expected = expected
 
 
+class UnfitUpdateError(CannotAddError):
+    """It is this update that cannot be added, whatever the others are."""
+
+
 def locate(message: Message) -> tuple[Place, int, int]:
     """As `Message.locate`, for adding.
 
@@ -61,7 +65,7 @@ def read_summand(message: Message, descriptor: int, offset: int) -> tuple[Summan
     """What its footer says, and where in the payload the first plane begins.
 
     Raises:
-        CannotAddError: it is no summand.
+        UnfitUpdateError: it is no summand.
     """
     return summand_at(descriptor, offset, message.total_bytes, message.kind)
 
@@ -70,7 +74,7 @@ def summand_at(descriptor: int, offset: int, total: int, kind: MessageKind) -> t
     """The same of a payload of so many bytes, of which the end alone has to lie there.
 
     Raises:
-        CannotAddError: it is no summand.
+        UnfitUpdateError: it is no summand.
     """
     try:
         if total < END_BYTES or kind != "object":
@@ -80,7 +84,7 @@ def summand_at(descriptor: int, offset: int, total: int, kind: MessageKind) -> t
             raise NoSummandError("its footer is longer than itself")
         return decode_footer(os.pread(descriptor, length, offset + total - length), total)
     except (NoSummandError, OSError) as error:
-        raise CannotAddError(f"it is no summand: {error}") from error
+        raise UnfitUpdateError(f"it is no summand: {error}") from error
 
 
 def read_site_sum(message: Message, descriptor: int, offset: int) -> tuple[SiteSum, int]:

@@ -147,7 +147,7 @@ class Merging:
         place, descriptor, offset = locate(message)
         try:
             _, first = read_site_sum(message, descriptor, offset)
-            if self._slot.message is not None and site_sum.shapes != self._slot.shapes:
+            if self._fold.additions and site_sum.shapes != self._slot.shapes:
                 raise CannotAddError("its arrays have other shapes than those that are in the sum")
             if objection := self._fold.objection(site_sum.parts[0].weight):
                 raise CannotAddError(objection)

@@ -117,13 +117,16 @@ class SumSlot:
             self.message.lease.slot.view[:MARK_BYTES] = bytes(MARK_BYTES)
 
     async def make_room(self, shapes: tuple[Shape, ...]) -> Message:
-        """The slot, which is leased now where there was none.
+        """The slot, which is leased now where there was none, or one of other shapes: of these nothing is in it then.
 
         Raises:
             CannotAddError: there is no room.
+            GatewayError: SUM_LOST.
         """
-        if self.message is not None:
+        if self.message is not None and self.shapes == shapes:
             return self.message
+        if self.message is not None:
+            await self._begin_elsewhere(self.message)
         pool = self._context.receive_pool
         length = accumulator_bytes(self.order, planes_bytes(shapes))
         # in the next turn of the loop, when the request below stands in the queue
@@ -148,6 +151,14 @@ class SumSlot:
             when_gone=when_gone,
         )
         return self.message
+
+    async def _begin_elsewhere(self, message: Message) -> None:
+        """Nothing is in it, and its slot goes back."""
+        if self._is_of_earlier_run and message.lease is not None:
+            await self._await_earlier_worker(message.lease.slot)
+        await self.unmap()
+        self.message, self.number = None, next(self._numbers)
+        message.discard()
 
     async def map(self) -> OpenSum:
         """What a worker needs to map the slot.

@@ -28,7 +28,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled, SumAdded, SumAdding, SumClosed, SumMerged, SumMerging
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.summand_grants import ExpectedUpdates
-from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, note_added, read_summand
+from fedrdma_fate.gateway.tasks.adding import CannotAddError, UnfitUpdateError, locate, note_added, read_summand
 from fedrdma_fate.gateway.tasks.last_addition import LastAddition
 from fedrdma_fate.gateway.tasks.merging import Merging
 from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
@@ -414,8 +414,14 @@ class _RunningSum:
         try:
             weight = await self._add(party, message)
         except CannotAddError as error:
+            reason = str(error) if error.expected else f"{self._keys[party].source}: {error}"
+            # where nothing was a summand yet, probably none is, and FATE need not wait for the last of them
+            others_may_be = self._slot.message is not None or bool(self._ordered.count)
+            if isinstance(error, UnfitUpdateError) and others_may_be and self._fold.order is not Order.RANK:
+                self._leave_out(party, reason)
+                return
             self._expected = error.expected
-            self._fold.refused(f"{self._keys[party].source}: {error}" if not error.expected else str(error))
+            self._fold.refused(reason)
             return
         self._fold.added(weight)
         self._context.trace.get(message.key, message.total_bytes)
@@ -429,6 +435,15 @@ class _RunningSum:
         if self._expected_updates is not None:
             self._expected_updates.added(message.key)
 
+    def _leave_out(self, party: int, reason: str) -> None:
+        """It is left to FATE, and the sum goes on without it: sums of sites that are on their way are of use."""
+        logger.warning("an update of %s is not added, and left to FATE: %s", self._keys[party], reason)
+        self._fold.left_out(reason)
+        if self._expected_updates is not None:
+            self._expected_updates.added(self._keys[party])
+        # it can be spilled there
+        self._context.mailbox.return_(self._here.pop(party))
+
     def _all_may_come(self) -> None:
         """Nothing is held until what came before it has been added."""
         if self._expected_updates is not None:
@@ -438,13 +453,14 @@ class _RunningSum:
         """Add it; its weight.
 
         Raises:
-            CannotAddError: it is not in the sum, which is as before, or only half of it, as is noted.
+            UnfitUpdateError: it is not in the sum, which is as before, and others may be.
+            CannotAddError: the same, and others need not be tried; or only half of it is in, as is noted.
         """
         if message.small_body() is not None:
             raise CannotAddError("the updates are small", expected=True)
         if message.missing:
             # a sum of masked updates with a hole is noise there
-            raise CannotAddError("some of it is missing, as both tasks let be")
+            raise UnfitUpdateError("some of it is missing, as both tasks let be")
         place, descriptor, offset = locate(message)
         try:
             summand, first = read_summand(message, descriptor, offset)
@@ -467,15 +483,15 @@ class _RunningSum:
         finally:
             os.close(descriptor)
         if isinstance(answer, Unfit):
-            raise CannotAddError(answer.reason)
+            raise UnfitUpdateError(answer.reason)
         note_added(self._context, self._slot.order_name, slot.total_bytes, message, answer, started)
         return summand.weight
 
     def _check(self, party: int, summand: Summand) -> None:
         source = self._keys[party].source
         if summand.parties != (source,):
-            raise CannotAddError(f"it says that it is of {', '.join(map(str, summand.parties[:8]))}")
-        if self._slot.message is not None and summand.shapes != self._slot.shapes:
-            raise CannotAddError("its arrays have other shapes than those that are in the sum")
+            raise UnfitUpdateError(f"it says that it is of {', '.join(map(str, summand.parties[:8]))}")
+        if self._fold.additions and summand.shapes != self._slot.shapes:
+            raise UnfitUpdateError("its arrays have other shapes than those that are in the sum")
         if objection := self._fold.objection(summand.weight):
-            raise CannotAddError(objection)
+            raise UnfitUpdateError(objection)

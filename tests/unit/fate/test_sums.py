@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +21,21 @@ from fedrdma_fate.fate.sums import ExpectedSum, install_sums_ahead
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import Party
 from fedrdma_fate.wire.summand import planes_bytes, planes_of
-from tests.support.summands import bits, masked, summed_by_rank, written
+from tests.support.summands import bits, exact_sum, masked, summed_by_rank, written
 
 SHAPES = ((300, 20), (7,))
+PLANES = list(planes_of(SHAPES))
 UPDATES = masked(SHAPES, 2, 1)
 PARTIES = [("host", "1"), ("host", "2")]
 BODIES = [written(update, Party(*party), 1.0) for update, party in zip(UPDATES, PARTIES, strict=True)]
 LATE = GatewayError(ErrorCode.PULL_TIMEOUT, "it did not come.", "Wait longer.")
+
+
+class Killed(Accumulator):
+    """Its process ends with the first block aside."""
+
+    def _copy(self, _block: int) -> None:
+        raise InterruptedError
 
 
 class Gateway:
@@ -39,7 +48,9 @@ class Gateway:
     def get_sum(self, _name: str, _tag: str, _sources: Sequence[Party], **_: Any) -> ReceivedSum:
         self.asked += 1
         memory = memoryview(bytearray(accumulator_bytes(Order.RANK, planes_bytes(SHAPES))))
-        Accumulator(memory, list(planes_of(SHAPES)), adder_for(Order.RANK, 2)).add(1, memoryview(BODIES[0]), 0)
+        Accumulator(memory, PLANES, adder_for(Order.RANK, 2)).add(1, memoryview(BODIES[0]), 0)
+        with suppress(InterruptedError):
+            Killed(memory, PLANES, adder_for(Order.RANK, 2)).add(2, memoryview(BODIES[1]), 0)
         summed = Summed(
             (0,), 1.0, SHAPES, 1, 0, planes_bytes(SHAPES), "half", PLANES_AT, Unfinished("rank", half=1, weight=2.0)
         )
@@ -71,6 +82,33 @@ def test_a_get_that_failed_before_its_sum_was_finished_may_be_repeated_and_nobod
     assert loaded[0][1] == 2.0
     assert loaded[1] == ([], None)
     assert gateway.asked == 1
+
+
+def test_an_update_that_is_half_in_behind_the_sum_of_a_site_is_finished_with_the_same_bits() -> None:
+    updates, parties = masked(SHAPES, 3, 2), [*PARTIES, ("host", "3")]
+    bodies = [memoryview(written(update, Party(*party), 1.0)) for update, party in zip(updates, parties, strict=True)]
+    of_site, memory = (memoryview(bytearray(accumulator_bytes(Order.EXACT, planes_bytes(SHAPES)))) for _ in range(2))
+    for number, body in enumerate(bodies[:2], 1):
+        Accumulator(of_site, PLANES, adder_for(Order.EXACT, 3)).add(number, body, 0)
+    # two parties are in it by one addition
+    Accumulator(memory, PLANES, adder_for(Order.EXACT, 3)).add(1, of_site, PLANES_AT, 2)
+    with suppress(InterruptedError):
+        Killed(memory, PLANES, adder_for(Order.EXACT, 3)).add(2, bodies[2], 0)
+    left = Unfinished("exact", half=2, weight=3.0)
+    summed = Summed((0, 1), 2.0, SHAPES, 1, 0, planes_bytes(SHAPES), "half", PLANES_AT, left)
+    gateway = SimpleNamespace(
+        get_sum=lambda *_, **__: ReceivedSum(summed, memory),
+        get=lambda *_, **__: Received("object", memoryview(bytearray(bodies[2]))),
+    )
+    expected: ExpectedSum[Any] = ExpectedSum(gateway, "masked", "t", parties, bytes)  # type: ignore[arg-type]
+
+    found = [expected.get(party, 1.0) for party in parties]
+
+    assert None not in found
+    loaded = [answer[0].load_object(None, None, "", "", PARTIES[0]) for answer in found if answer is not None]
+    assert bits(loaded[0][0]) == bits(exact_sum(updates, SHAPES))
+    assert loaded[0][1] == 3.0
+    assert loaded[1:] == [([], None), ([], None)]
 
 
 class Federation:

@@ -1,4 +1,7 @@
-"""Sums of a site: two sites send theirs to an arbiter's, and each party counts once whatever happens to them."""
+"""Sums of a site: two sites send theirs to an arbiter's, and each party counts once whatever happens to them.
+
+More than 500 lines: gateways are started once for all of it.
+"""
 
 from __future__ import annotations
 
@@ -233,6 +236,40 @@ def test_one_that_is_no_summand_goes_alone_and_everybody_counts_once(make_sessio
     for number in set(range(8)) - set(parties_in):
         body = pickled if number == 2 else written(UPDATES[number], SOURCES[number], float(number))
         assert bytes(session.arbiter.get("masked", "t", SOURCES[number], timeout=30).buffer) == body
+
+
+def spoilt(number: int) -> bytes:
+    """An update in which a number is none, behind many that are."""
+    pairs = [(fraction.copy(), whole_numbers.copy()) for fraction, whole_numbers in UPDATES[number]]
+    pairs[-1][0][-1] = np.nan
+    return written(pairs, SOURCES[number], float(number))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_update_with_a_number_that_is_none_goes_alone_and_the_sums_of_both_sites_are_in_without_it(
+    make_session: Callable[..., Session], first: bool
+) -> None:
+    session = make_session()
+    future = session.ask()
+    for number in (2, 0, 1, 3) if first else (0, 1, 2, 3):
+        session.push(number, spoilt(2) if number == 2 else None)
+    eventually(lambda: session.bytes_come() > 1.9 * UPDATE_BYTES)
+    for number in (4, 5, 6, 7):
+        session.push(number)
+    summed = future.result(timeout=90)
+
+    assert isinstance(summed, ReceivedSum)
+    assert summed.reason == "host:2: a number in it is none, infinite, or larger than a masked one can be"
+    assert summed.parties_in == (0, 1, 3, 4, 5, 6, 7)
+    assert session.site_sums_sent() == 2
+    assert session.bytes_come() < 3.1 * UPDATE_BYTES
+    for number, (fraction, whole_numbers) in enumerate(pairs_in(summed.buffer, summed.shapes)):
+        others = [update[number] for at, update in enumerate(UPDATES) if at != 2]
+        assert np.abs(fraction - sum(each[0] for each in others)).max(initial=0) < 1e-13
+        assert np.array_equal(whole_numbers, sum(each[1] for each in others))
+    assert bytes(session.arbiter.get("masked", "t", SOURCES[2], timeout=30).buffer) == spoilt(2)
+    for site in "bc":
+        eventually(lambda site=site: session.sites[site].pool("send")["slots"] == 0)
 
 
 def test_the_arbiters_task_goes_away_and_what_was_kept_back_comes_alone(make_session: Callable[..., Session]) -> None:

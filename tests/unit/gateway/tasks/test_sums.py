@@ -277,6 +277,63 @@ def test_an_update_that_cannot_be_added_is_left_to_the_task_and_the_others_are_i
         assert whole.tobytes() == its_whole.tobytes()
 
 
+UNFIT = {
+    "nan": lambda: changed(1, set_item(0, np.nan)),
+    "other-shapes-and-nan": lambda: changed(1, pop_and_spoil),
+    "fraction-of-a-whole": lambda: changed(1, set_item(1, 0.5)),
+    "no-weight": lambda: changed(1, nothing, weight=None),
+    "other-shapes": lambda: changed(1, lambda pairs: pairs.pop()),
+    "another-party": lambda: written(UPDATES[1], SOURCES[0], 1.0),
+    "no-footer": lambda: os.urandom(200_000),
+}
+
+
+@pytest.mark.parametrize(
+    ("bad", "comes"), [("nan", 0), ("other-shapes-and-nan", 0), *((bad, 1) for bad in UNFIT if "and" not in bad)]
+)
+def test_the_sum_goes_on_without_an_update_that_cannot_be_added(
+    make_session: Callable[..., Session], caplog: pytest.LogCaptureFixture, bad: str, comes: int
+) -> None:
+    body = UNFIT[bad]()
+    session = make_session()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(session.whole_sum)
+        for number in (1, 0) if not comes else (0, 1):
+            session.push(number, body if number == 1 else None)
+            if number == 1:
+                eventually(lambda: "host:1" in caplog.text)
+        for number in (2, 3):
+            session.push(number)
+        summed = future.result(timeout=20)
+
+    assert (summed.parties_in, summed.weight) == ((0, 2, 3), 5.0)
+    assert summed.reason.startswith("host:1: ")
+    assert session.get(1) == body
+    for array, (fraction, whole) in enumerate(sum_of(summed)):
+        others = [update[array] for number, update in enumerate(UPDATES) if number != 1]
+        assert np.abs(fraction - sum(each[0] for each in others)).max(initial=0) < 1e-14
+        assert np.array_equal(whole, sum(each[1] for each in others))
+
+
+def pop_and_spoil(pairs: Pairs) -> None:
+    pairs.pop(0)
+    set_item(0, np.nan)(pairs)
+
+
+def test_by_rank_a_sum_is_given_up_with_the_first_that_cannot_be_added_for_the_order_is_all_there_is(
+    make_session: Callable[..., Session],
+) -> None:
+    session = make_session("rank")
+    for number in range(4):
+        session.push(number, changed(number, nothing, weight=None) if number == 1 else None)
+    summed = session.whole_sum()
+
+    assert summed.parties_in == (0,)
+    assert "host:1: it has no weight" in summed.reason
+    for number in (1, 2, 3):
+        session.get(number)
+
+
 def _name(session: Session) -> str:
     return str(session.arbiter._membership.session)
 
