@@ -24,6 +24,10 @@ _OTHER_SHAPE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticEr
 """What is raised where a document has not what is looked for, or another type: the last two by dates and sizes."""
 
 
+_MOST_ADDERS = 8
+"""Of the sites that add for a sum: as many as of parties that are missing."""
+
+
 @click.command()
 @click.option(
     "--socket",
@@ -91,7 +95,7 @@ def _rendered(document: dict[str, Any]) -> RenderableType:
     if document["transfers"]:
         parts.append(_transfers(document))
     if document["sums"]:
-        parts += [_sums(document), _adding(document["sum_workers"])]
+        parts += [_sums(document), *_who_adds(document), _adding(document["sum_workers"])]
     if document["site_sums"]:
         parts.append(_site_sums(document))
     parts += [Text(line) for line in _tree(document)]
@@ -274,6 +278,23 @@ def _sums(document: dict[str, Any]) -> Table:
             _being_added(each),
         )
     return table
+
+
+def _who_adds(document: dict[str, Any]) -> list[Text]:
+    """The plan of each sum for which others add as well: what comes from whom, and what is added here in all."""
+    lines = []
+    for each in document["sums"]:
+        if adders := each["adders"]:
+            shown = [f"{cut(adder['site'])} ({_of_what(adder)})" for adder in adders[:_MOST_ADDERS]]
+            more = ", …" if len(adders) > _MOST_ADDERS else ""
+            what = f"{cut(each['name'])}/{cut(each['tag'])}"
+            lines.append(Text(f"{what}: fan-in {each['fan_in']}, sums asked of {', '.join(shown)}{more}"))
+    return lines
+
+
+def _of_what(adder: dict[str, Any]) -> str:
+    sites = f" of {adder['sites']} sites" if adder["sites"] > 1 else ""
+    return f"{counted(adder['updates'], 'update')}{sites}"
 
 
 def _being_added(each: dict[str, Any]) -> str:

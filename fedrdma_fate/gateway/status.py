@@ -167,6 +167,8 @@ def _sum(progress: SumProgress) -> dict[str, object]:
         "missing": len(progress.missing),
         "first_missing": [str(party) for party in progress.missing[:MOST_MISSING_SHOWN]],
         "site_sums": progress.site_sums,
+        "fan_in": len(progress.asked) + progress.parties - sum(parties for _, _, parties in progress.asked),
+        "adders": [dict(zip(("site", "sites", "updates"), each, strict=True)) for each in progress.asked],
         "update_bytes": progress.update_bytes,
         "worker": progress.worker,
         "seconds": progress.seconds,
@@ -181,6 +183,7 @@ def _site_sum(progress: AdditionProgress) -> dict[str, object]:
     return {
         **_aggregate(progress.key),
         "asked_by": progress.asked_by,
+        "fan_in": len(progress.parties) + progress.asked_sites,
         "added": progress.added,
         "missing": [str(party) for party in progress.awaited[:MOST_MISSING_SHOWN]],
         "missing_sites": list(progress.sites),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from fedrdma_fate.core.sum_tree import SumPlace
 from fedrdma_fate.wire.frames import (
@@ -177,6 +179,22 @@ class StandingSumOrders:
         """It is not asked for any more: what the site has kept back for it comes alone. May be repeated."""
         if number in self._orders:
             self.tell(self._drop(number))
+
+    def narrow(self, number: int, sources: Collection[Party]) -> None:
+        """Of these nothing is waited for any more: what the order is for can go without them.
+
+        The first source stays, for the sum is known by it. May be repeated, also of an order that does not stand.
+        """
+        placed = self._orders.get(number)
+        if placed is None:
+            return
+        first, *others = placed.order.sources
+        left = (first, *(source for source in others if source not in sources))
+        if len(left) == len(placed.order.sources):
+            return
+        order = msgspec.structs.replace(placed.order, sources=left)
+        self._orders[number] = _Placed(placed.site, order, _bytes_of(order))
+        self.tell(placed.site)
 
     def merged(self, number: int | None, transfers: Mapping[str, Sequence[int]]) -> None:
         """The sum that was ordered is in, and with it these messages, by their sites: each is told so of its own."""

@@ -24,6 +24,9 @@ from fedrdma_fate.wire.site_sum import SiteSum, key_of_order
 
 logger = logging.getLogger(__name__)
 
+LEAST_PARTS = 2
+"""One message by itself is no sum."""
+
 
 @dataclasses.dataclass(slots=True)
 class _Child:
@@ -34,6 +37,7 @@ class _Child:
         number: of the order.
         key: in which message its sum comes.
         sources: whose updates may be in it.
+        levels: of sites that it passes; 0: it is not waited for any more.
         take: waits for it; None: it is here, or does not come.
     """
 
@@ -41,6 +45,7 @@ class _Child:
     number: int
     key: MessageKey
     sources: frozenset[Party]
+    levels: int
     take: asyncio.Task[Message] | None
 
 
@@ -64,7 +69,7 @@ class ChildSums:
         for each in asked:
             below = msgspec.structs.replace(order, number=0, sources=each.sources)
             key = key_of_order(below)
-            if len(each.sources) < 2 or key is None or mailbox.is_awaited(key):
+            if len(each.sources) < LEAST_PARTS or key is None or mailbox.is_awaited(key):
                 continue
             # before it is told: what comes of it is kept for who waits alone
             take = asyncio.create_task(mailbox.take(key, None, lambda _message: None))
@@ -72,7 +77,7 @@ class ChildSums:
             if number is None:
                 take.cancel()
                 continue
-            self._children[key] = _Child(each.site, number, key, frozenset(each.sources), take)
+            self._children[key] = _Child(each.site, number, key, frozenset(each.sources), each.levels, take)
             take.add_done_callback(functools.partial(self._came, self._children[key]))
 
     def _came(self, child: _Child, take: asyncio.Task[Message]) -> None:
@@ -94,6 +99,16 @@ class ChildSums:
             # whatever it keeps back for it goes alone: nobody else would say so before all is over
             self._context.sum_orders.withdraw(child.number)
         self._changed()
+
+    @property
+    def count(self) -> int:
+        """How many were asked for; any thread may ask."""
+        return len(self._children)
+
+    @property
+    def levels(self) -> int:
+        """Of sites below: each waits for those below it. Who is not waited for any more does not count."""
+        return max((child.levels for child in tuple(self._children.values())), default=0)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -130,6 +145,18 @@ class ChildSums:
         """It cannot be added: its parties go alone."""
         self._context.sum_orders.withdraw(self._children[key].number)
 
+    def narrow(self, sources: Collection[Party]) -> bool:
+        """Only these are still waited for: where less than a sum is left of one, it is not; whether there was any."""
+        with self._context.sum_orders.together():
+            waited = [child for child in self._children.values() if child.take is not None]
+            gone = [child for child in waited if len(child.sources.intersection(sources)) < LEAST_PARTS]
+            for child in waited:
+                if child in gone:
+                    self._withdraw(child)
+                else:
+                    self._context.sum_orders.narrow(child.number, child.sources.difference(sources))
+        return bool(gone)
+
     def lost(self, site: str) -> bool:
         """A site is not connected any more: what has not come of it does not; whether there was anything."""
         gone = [child for child in self._children.values() if child.site == site and child.take is not None]
@@ -145,6 +172,7 @@ class ChildSums:
 
     def _withdraw(self, child: _Child) -> None:
         take, child.take = child.take, None
+        child.levels = 0
         if take is not None:
             take.cancel()
         # what is on its way is dropped when it comes, for nobody waits for it

@@ -25,11 +25,13 @@ class _Ordered:
         site: which.
         number: of the order; None: an earlier run has asked for it, and it is here.
         sites: whose parties may be in it; None: an earlier run has seen to that.
+        below: of each site below that one, whose updates are to be in it, while they are waited for.
     """
 
     site: str
     number: int | None
     sites: frozenset[str] | None
+    below: dict[str, tuple[Party, ...]] = dataclasses.field(default_factory=dict)
 
 
 def order_ahead(context: GatewayContext, keys: Sequence[MessageKey], owner: str) -> None:
@@ -67,6 +69,13 @@ class OrderedSums:
         self._keys = keys
         self._number_of: dict[Party, int] = {key.source: number for number, key in enumerate(keys)}
         self._orders: dict[MessageKey, _Ordered] = {}
+        # replaced as a whole: threads ask
+        self._asked: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def asked(self) -> tuple[tuple[str, int, int], ...]:
+        """Each sum that was asked for: of which site, of how many sites, of how many parties; any thread may ask."""
+        return self._asked
 
     @property
     def awaited(self) -> tuple[MessageKey, ...]:
@@ -111,7 +120,34 @@ class OrderedSums:
                 continue
             order = SumOrder(0, first.session, first.name, first.tag, first.destination, asked.sources, len(self._keys))
             if (number := orders.place(asked.site, order)) is not None:
-                self._orders[sum_key] = _Ordered(asked.site, number, frozenset(asked.sites))
+                below: defaultdict[str, list[Party]] = defaultdict(list)
+                for source in asked.sources:
+                    below[self.site_of(source)].append(source)
+                below.pop(asked.site, None)
+                its = {site: tuple(sources) for site, sources in below.items()}
+                self._orders[sum_key] = _Ordered(asked.site, number, frozenset(asked.sites), its)
+                self._asked += ((asked.site, len(asked.sites), len(asked.sources)),)
+
+    def look(self, awaited: Sequence[int]) -> None:
+        """Where all of a site have come alone, whoever was to add their sum waits for it no longer.
+
+        A site may have itself waited for, by a parent that it only says it has; with this it cannot hold up others
+        while its own updates are here.
+
+        Args:
+            awaited: parties that are not in, and not here, by their numbers.
+        """
+        orders = [order for order in self._orders.values() if order.number is not None and order.below]
+        if not orders:
+            return
+        mailbox = self._context.mailbox
+        missing = {key.source for key in map(self._keys.__getitem__, awaited) if not mailbox.has(key)}
+        for order in orders:
+            for site, sources in tuple(order.below.items()):
+                if missing.isdisjoint(sources):
+                    del order.below[site]
+                    assert order.number is not None
+                    self._context.sum_orders.narrow(order.number, sources)
 
     def check(self, key: MessageKey, message: Message) -> SiteSum:
         """What a sum says that came.

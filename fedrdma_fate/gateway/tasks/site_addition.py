@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fedrdma_fate import memory_files
 from fedrdma_fate.aggregate.jobs import Add, Begin, End, Unfit
@@ -22,7 +22,7 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, read_summand
-from fedrdma_fate.gateway.tasks.child_sums import ChildSums
+from fedrdma_fate.gateway.tasks.child_sums import LEAST_PARTS, ChildSums
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import hold_range
 from fedrdma_fate.wire.errors import MemoryPoolError
@@ -31,9 +31,6 @@ from fedrdma_fate.wire.site_sum import MOST_TRANSFER, Part, SiteSum, encode_site
 from fedrdma_fate.wire.summand import NoSummandError, Shape, Summand, planes_bytes
 
 logger = logging.getLogger(__name__)
-
-LEAST_PARTS = 2
-"""One message by itself is no sum."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +54,7 @@ class AdditionProgress:
         key: of the message that it travels in.
         asked_by: the site that it goes to.
         parties: of this site that belong to it; of a site that only passes on, none does.
+        asked_sites: sums of sites below that were asked for.
         added: how many updates are in it.
         awaited: whose of this site's are not.
         sites: whose sums are awaited.
@@ -66,6 +64,7 @@ class AdditionProgress:
     key: MessageKey
     asked_by: str
     parties: tuple[Party, ...]
+    asked_sites: int
     added: int
     awaited: tuple[Party, ...]
     sites: tuple[str, ...]
@@ -126,6 +125,8 @@ class SiteAddition:
         self._is_running = self._is_over = False
         self._likely = likely
         self._levels = 1
+        # of whom it is not waited for any more, though the order is still of them
+        self._narrowed: set[Party] = set()
         if likely is None:
             self._ask(below)
         if len(self._missing) < LEAST_PARTS and not self._children.sites and (likely is None or not below):
@@ -180,7 +181,8 @@ class SiteAddition:
         """How far it has come; any thread may ask."""
         awaited, sites = tuple(self._missing.copy()), self._children.sites
         is_sent = self._transfer is not None
-        return AdditionProgress(self._key, asked_by, tuple(self._own), len(self._parts), awaited, sites, is_sent)
+        own, asked = tuple(self._own), self._children.count
+        return AdditionProgress(self._key, asked_by, own, asked, len(self._parts), awaited, sites, is_sent)
 
     # -- what is kept back ----------------------------------------------------------------------------------------
 
@@ -227,6 +229,16 @@ class SiteAddition:
         """A site is not connected any more: its sum does not come."""
         if self._children.lost(site):
             self._changed.set()
+
+    def narrow(self, sources: Collection[Party]) -> bool:
+        """The order is of these alone by now: nobody waits for who is below and not among them; whether that is new."""
+        gone = set(self._order.sources).difference(sources)
+        if not gone - self._narrowed:
+            return False
+        self._narrowed |= gone
+        if self._children.narrow(set(self._order.sources) - self._narrowed):
+            self._changed.set()
+        return True
 
     def end(self) -> None:
         """The order is over: whatever has not been delivered by now goes alone."""
@@ -276,22 +288,23 @@ class SiteAddition:
     async def _add_all(self) -> None:
         """Add what is there, until all is or the time is over; then the others go alone."""
         loop = asyncio.get_running_loop()
-        until: float | None = None
+        began: float | None = None
         while not self._is_over:
             while not self._is_over and (self._ready or self._children.is_one_here):
                 if self._ready:
                     await self._take_in(self._ready.pop(0))
                 else:
                     await self._merge_in(self._children.pop())
-            if until is None and (self._kept or self._parts):
-                # those below wait as long, one after the other
-                until = loop.time() + self._levels * self._context.config.aggregate.site_wait
+            if began is None and (self._kept or self._parts):
+                began = loop.time()
             is_all = not self._missing and not self._children.sites
             if self._likely is None and is_all and all(transfer in self._in for transfer in self._kept):
                 break
             self._changed.clear()
             try:
-                left = None if until is None else max(0.0, until - loop.time())
+                # those below wait as long, one after the other
+                wait = (1 + self._children.levels) * self._context.config.aggregate.site_wait
+                left = None if began is None else max(0.0, began + wait - loop.time())
                 await asyncio.wait_for(self._changed.wait(), left)
             except asyncio.TimeoutError:
                 break

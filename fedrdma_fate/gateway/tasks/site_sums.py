@@ -26,7 +26,8 @@ from fedrdma_fate.core.sum_tree import Asked, is_below, plan
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.sending import Sending
-from fedrdma_fate.gateway.tasks.site_addition import LEAST_PARTS, AdditionProgress, Likely, SiteAddition
+from fedrdma_fate.gateway.tasks.child_sums import LEAST_PARTS
+from fedrdma_fate.gateway.tasks.site_addition import AdditionProgress, Likely, SiteAddition
 from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, MessageKey, Party, SumOrder
 from fedrdma_fate.wire.site_sum import NEXT_TAG, key_of_order
 
@@ -88,6 +89,7 @@ class SiteSums:
             sums.pop(number).end()
         for number, order in standing.items():
             if number in sums:
+                changed += sums[number].narrow(order.sources)
                 continue
             key = key_of_order(order)
             if key is None:
@@ -98,7 +100,7 @@ class SiteSums:
         return changed + len(over) + len(ended)
 
     def _is_known(self, site: str, order: SumOrder) -> bool:
-        """Whether it stands already: what else it says now does not count."""
+        """Whether it stands already: of what else it says now only counts whose updates are waited for no more."""
         return order.number in (self._ahead[site] if order.tag == NEXT_TAG else self._sums[site])
 
     def _begin(self, site: str, order: SumOrder, key: MessageKey) -> SiteAddition:

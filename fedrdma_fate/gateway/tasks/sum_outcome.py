@@ -43,6 +43,7 @@ class SumProgress:
         adding: who is being added.
         missing: whose updates are not here.
         site_sums: sums of sites that were asked for and are not in it.
+        asked: each sum that was asked for, be it in or not: of which site, of how many sites, and of how many parties.
         update_bytes: of one update; 0 before the first one is here.
         worker: id of the process that adds, where it has one.
         seconds: since it was asked for.
@@ -58,6 +59,7 @@ class SumProgress:
     adding: Party | None
     missing: tuple[Party, ...]
     site_sums: int
+    asked: tuple[tuple[str, int, int], ...]
     update_bytes: int
     worker: int | None
     seconds: float

@@ -220,6 +220,7 @@ class _RunningSum:
             None if adding is None else self._keys[adding].source,
             away,
             self._ordered.count,
+            self._ordered.asked,
             planes_bytes(self._slot.shapes),
             self._slot.worker_process,
             time.monotonic() - self._asked,
@@ -312,6 +313,7 @@ class _RunningSum:
     async def _wait_for_more(self, gone: asyncio.Task[bool]) -> None:
         """Until an update is here, or nobody waits for it any more."""
         self._last.look()
+        self._ordered.look(self._fold.awaited)
         wanted = self._fold.awaited[:1] if self._fold.order is Order.RANK else self._fold.awaited
         if self._first is not None:
             # some of it may be in

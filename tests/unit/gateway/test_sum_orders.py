@@ -71,6 +71,25 @@ def test_a_site_is_told_ahead_when_it_connects_and_a_stranger_never() -> None:
     assert peer.tags == [NEXT_TAG]
 
 
+def test_an_order_that_is_narrowed_is_told_with_fewer_and_the_sum_is_still_known_by_its_first() -> None:
+    orders, peer = StandingSumOrders(), Peer()
+    orders.register("b", peer)
+    number = orders.place("b", order("t", parties=5))
+    assert number is not None
+    (before,) = peer.told[-1].orders
+    orders.narrow(number, HOSTS[:2])
+    (after,) = peer.told[-1].orders
+    assert (after.number, after.sources) == (number, (HOSTS[0], *HOSTS[2:5]))
+    assert key_of_order(after) == key_of_order(before)
+    told = len(peer.told)
+    orders.narrow(number, HOSTS[:2])
+    orders.narrow(number + 1, HOSTS[2:4])
+    assert len(peer.told) == told
+    key = key_of_order(after)
+    assert key is not None
+    assert orders.awaits("b", key)
+
+
 @pytest.mark.parametrize("parties", [2, MOST_PARTIES // 2])
 def test_what_is_placed_ahead_makes_room_for_what_is_asked_for(parties: int) -> None:
     orders, peer = StandingSumOrders(), Peer()

@@ -233,6 +233,29 @@ def test_a_leaf_that_is_late_comes_alone_and_the_parents_sum_goes_without(
     session.check_nothing_is_left()
 
 
+def test_a_site_whose_updates_come_alone_holds_up_nobody_though_it_says_it_has_a_parent_and_sends_that_nothing(
+    make_session: Callable[..., Session], alone: tuple[Any, float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session()
+    runner = session.sites.runner
+    assert isinstance(runner, InThread)
+    assembly = runner.gateways["l"]._assembly
+    assert assembly is not None
+    # it obeys no order, and does not say so
+    monkeypatch.setattr(assembly.tasks.site_sums, "keeps_back", lambda _site, _outgoing: False)
+    future = session.ask()
+    session.push(0, 1, 4, 5)
+    eventually(lambda: session.come("p", "m") == (1, 0))
+    session.push(2)
+    eventually(lambda: session.come() == (0, 1))
+    session.push(3)
+
+    # of the others there is one sum, which was waited for as long as its updates were not here
+    assert whole(future) == alone
+    assert session.come() == (1, 2)
+    session.check_nothing_is_left()
+
+
 def test_a_party_that_is_late_at_a_leaf_comes_alone_to_the_arbiter(
     make_session: Callable[..., Session], alone: tuple[Any, float | None]
 ) -> None:
@@ -499,10 +522,24 @@ def test_many_orders_in_one_frame_are_told_below_in_one_and_count_as_many_frames
         assert sorted(told) == [("l", MOST_SUM_ORDERS), ("m", MOST_SUM_ORDERS)]
         assert site_sums.on_orders("a", orders) == 0
         told.clear()
+        # of one site below nothing is waited for any more, which counts once, and for the other nothing has changed
+        fewer = tuple(SumOrder(*_fields(each)[:5], (*SOURCES[:2], *SOURCES[4:]), 6) for each in orders)
+        assert site_sums.on_orders("a", fewer) == MOST_SUM_ORDERS
+        assert site_sums.on_orders("a", fewer) == 0
+        assert told == [("l", 0)]
+        # who was left out once is not waited for again, and strangers are nobody
+        strangers = tuple(SumOrder(*_fields(each)[:5], (*SOURCES, party("host:99")), 6) for each in orders)
+        assert site_sums.on_orders("a", strangers) == 0
+        assert told == [("l", 0)]
+        told.clear()
         assert site_sums.on_orders("a", ()) == MOST_SUM_ORDERS
-        assert sorted(told) == [("l", 0), ("m", 0)]
+        assert told == [("m", 0)]
 
     runner.run(place())
+
+
+def _fields(order: SumOrder) -> tuple[Any, ...]:
+    return order.number, order.session, order.name, order.tag, order.destination
 
 
 def test_a_sum_that_a_site_was_not_asked_for_is_refused_by_one_that_it_is_not_for(
