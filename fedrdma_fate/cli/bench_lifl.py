@@ -19,6 +19,7 @@ from fedrdma_fate.bench.lifl.hops import setting_of
 from fedrdma_fate.bench.report import DataTable, terminal_table
 from fedrdma_fate.cli.bench_shared import console, end_with, ended_in_order, json_option, progress
 from fedrdma_fate.cli.failure import told_plainly
+from fedrdma_fate.core.sum_tree import MOST_LEVELS
 from fedrdma_fate.quantities import parse_rate
 from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
@@ -132,6 +133,15 @@ def figure8(model: str, each: int, parameters: int, as_json: bool) -> None:
 @click.option("--site-link", default="1gbit", show_default=True, help="Of each site.")
 @click.option("--arbiter-link", default="10gbit", show_default=True, help="Of the arbiter's.")
 @click.option("--site-wait", default=5.0, show_default=True, type=click.FloatRange(0), help="As in the configuration.")
+@click.option(
+    "--fan-in",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 10_000),
+    help="Also a tree of sites, each of which adds so many sums of others at most; 0: none.",
+)
+@click.option("--levels", default=2, show_default=True, type=click.IntRange(1, MOST_LEVELS), help="Of that tree.")
+@click.option("--near-link", default="1gbit", show_default=True, help="To a parent, shared by those below it.")
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**32), help="Of when clients are ready.")
 @_parameters_option
 @json_option
@@ -141,22 +151,28 @@ def rounds(
     site_link: str,
     arbiter_link: str,
     site_wait: float,
+    fan_in: int,
+    levels: int,
+    near_link: str,
     seed: int,
     parameters: int,
     as_json: bool,
 ) -> None:
-    """Rounds of 2 to 10,000 clients at some sites: all added at last, each as it comes, and sums of sites."""
+    """Rounds of 2 to 10,000 clients at some sites: all added at last, each as it comes, and sums of sites; with
+    --fan-in also a tree of sites."""
     update_bytes = MODELS[model] * each
     with told_plainly():
         links = sites.Links(parse_rate(site_link) / 8, parse_rate(arbiter_link) / 8, site_wait)
+        tree = sites.Tree(fan_in, levels, parse_rate(near_link) / 8) if fan_in else None
+    ways = sites.WAYS if tree is None else (*sites.WAYS, sites.TREE)
 
     def make(costs: Costs) -> tuple[Any, Sequence[DataTable]]:
         played = [
-            sites.play(setting, way, costs, links, update_bytes, seed)
+            sites.play(setting, way, costs, links, update_bytes, seed, tree)
             for setting in sites.SETTINGS
-            for way in sites.WAYS
+            for way in ways
         ]
-        return [dataclasses.asdict(one) for one in played], [sites.to_table(played, links, update_bytes)]
+        return [dataclasses.asdict(one) for one in played], [sites.to_table(played, links, update_bytes, tree)]
 
     _measured(parameters, as_json, make)
 

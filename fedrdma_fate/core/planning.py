@@ -234,14 +234,16 @@ class Adder:
     Attributes:
         gateway: its number.
         updates: that it adds.
-        sums: of other gateways that it adds to them; only the top has some.
+        sums: of other gateways that it adds to them.
         workers: that it keeps warm.
+        parent: number of the gateway that adds its sum; None: it is the top.
     """
 
     gateway: int
     updates: int
     sums: int
     workers: int
+    parent: int | None = None
 
     @property
     def fan_in(self) -> int:
@@ -255,7 +257,8 @@ class Plan:
 
     Attributes:
         placement: which update goes where.
-        adders: the gateways that add, the top first: the one with the most updates, so that the fewest bytes move.
+        adders: the gateways that add, the top first: the one with the most updates, so that the fewest bytes move; each
+            behind its parent.
     """
 
     placement: Placement
@@ -267,24 +270,66 @@ def plan(
     gateways: Sequence[Gateway],
     policy: Policy = Policy.BEST_FIT,
     wanted: Callable[[Gateway, int], int] = lambda _gateway, _updates: 1,
+    fan_in: int | None = None,
 ) -> Plan:
     """Who adds these updates: each gateway those that are put on it, and one the others' sums besides.
+
+    With a fan-in, no gateway adds more sums than that: the others are in a tree, those with the most updates nearest
+    the top.
 
     Args:
         updates: how many.
         gateways: those there are.
         policy: on which the updates are put.
         wanted: how many workers a gateway keeps that has so many of them; one adds a sum as fast as the memory lets it.
+        fan_in: sums that a gateway adds to its own updates, 1 or more; None: as many as there are.
+
+    Raises:
+        ValueError: a fan-in that is none.
     """
     placement = place(updates, gateways, policy)
     used = sorted(placement.used, key=lambda number: (-placement.counts[number], number))
+    above = parents(len(used), max(1, len(used)) if fan_in is None else fan_in)
+    sums = Counter(above)
     adders = tuple(
         Adder(
             number,
             placement.counts[number],
-            len(used) - 1 if not at else 0,
+            sums[at],
             wanted(gateways[number], placement.counts[number]),
+            None if (parent := above[at]) is None else used[parent],
         )
         for at, number in enumerate(used)
     )
     return Plan(placement, adders)
+
+
+def parents(count: int, fan_in: int, tops: int = 1) -> tuple[int | None, ...]:
+    """Who adds whose sum in a tree that is as flat as can be, by number; None: that one is at the top.
+
+    Args:
+        count: of those that add.
+        fan_in: sums that each adds at most.
+        tops: how many are at the top.
+
+    Raises:
+        ValueError: a fan-in or a number of tops that is none.
+    """
+    if fan_in < 1 or tops < 1:
+        raise ValueError(f"a tree with a fan-in of {fan_in}, and {tops} at its top")
+    return tuple(None if number < tops else (number - tops) // fan_in for number in range(count))
+
+
+def tops_of(count: int, fan_in: int, levels: int) -> int:
+    """How many have to be at the top so that a tree of so many has no more levels than these.
+
+    Args:
+        count: of those that add.
+        fan_in: sums that each adds at most, 1 or more.
+        levels: 1 or more.
+    """
+    below_each, width = 0, 1
+    for _ in range(levels):
+        below_each += width
+        width *= fan_in
+    return max(1, math.ceil(count / below_each))

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrdma_fate.core.planning import BUSY_SHARE, Gateway, Load, Policy, place, plan, workers_wanted
+from fedrdma_fate.core.planning import (
+    BUSY_SHARE,
+    Gateway,
+    Load,
+    Policy,
+    parents,
+    place,
+    plan,
+    tops_of,
+    workers_wanted,
+)
 
 GATEWAYS = st.lists(st.builds(Gateway, st.just("g"), st.floats(0, 30), st.floats(0, 30)), max_size=8)
 """Some have no room at all."""
@@ -50,6 +60,35 @@ def test_of_equal_gateways_the_least_connected_and_the_worst_fit_share_evenly(
     for policy in (Policy.LEAST_CONNECTION, Policy.WORST_FIT):
         counts = place(updates, [Gateway("g", capacity)] * count, policy).counts
         assert max(counts) - min(counts) <= 1
+
+
+@given(st.integers(0, 200), GATEWAYS, st.sampled_from(Policy))
+def test_a_tree_has_no_more_sums_at_a_gateway_than_its_fan_in_and_no_more_levels_than_asked_for(
+    updates: int, gateways: list[Gateway], policy: Policy
+) -> None:
+    for fan_in in (1, 2, 5):
+        made = plan(updates, gateways, policy, fan_in=fan_in)
+        assert sum(adder.sums for adder in made.adders) == max(0, len(made.adders) - 1)
+        assert all(adder.sums <= fan_in for adder in made.adders)
+        known: set[int | None] = {None}
+        for adder in made.adders:
+            assert adder.parent in known
+            known.add(adder.gateway)
+        count = len(made.adders)
+        for levels in (1, 2, 4):
+            above = parents(count, fan_in, tops_of(count, fan_in, levels))
+            for number in range(count):
+                way = [number]
+                while (parent := above[way[-1]]) is not None:
+                    assert parent < way[-1]
+                    way.append(parent)
+                assert len(way) <= levels
+
+
+def test_a_tree_without_a_fan_in_is_none() -> None:
+    for fan_in, tops in ((0, 1), (1, 0)):
+        with pytest.raises(ValueError, match="a tree with"):
+            parents(3, fan_in, tops)
 
 
 @given(st.integers(0, 200), GATEWAYS, st.sampled_from(Policy))

@@ -15,7 +15,7 @@ from fedrdma_fate.bench.lifl.costs import Costs, Hop, measure_costs, told
 from fedrdma_fate.bench.lifl.figure8 import NOT_STATED, figure8
 from fedrdma_fate.bench.lifl.hierarchy import Network, System, add_up
 from fedrdma_fate.bench.lifl.simulation import Link, OneByOne, Worker, World
-from fedrdma_fate.bench.lifl.sites import WAYS, Links, RoundSetting, play
+from fedrdma_fate.bench.lifl.sites import TREE, WAYS, Links, RoundSetting, Tree, play
 from fedrdma_fate.bench.lifl.workload import SYSTEMS, WORKLOADS, Workload, figure9, figure9_table, figure10
 from fedrdma_fate.cli import bench_lifl
 from fedrdma_fate.cli.main import main
@@ -163,6 +163,38 @@ def test_every_update_goes_once_be_it_alone_or_in_a_sum() -> None:
     # who comes after the wait goes alone, and so does one that was there by itself
     late = play(RoundSetting(4, 2, 1000.0), "site-sums", COSTS, LINKS, ONE, 1)
     assert late.transfers == 4
+
+
+TREE_OF_TWO = Tree(3, 2, 10 * ONE)
+"""A parent takes three sums, each over a link ten times as fast as that to the arbiter."""
+
+
+def test_in_a_tree_one_sum_for_each_at_the_top_comes_to_the_arbiter() -> None:
+    setting = RoundSetting(16, 8, 0.0)
+    tree = play(setting, TREE, COSTS, LINKS, ONE, 1, TREE_OF_TWO)
+    assert (tree.asked, tree.levels, tree.transfers) == (2, 2, 2)
+    assert (tree.up_bytes, tree.between_bytes) == (2 * ONE, 6 * ONE)
+    # eight sums take the arbiter's link twice as long as four at a time do, two of them once
+    assert tree.after_last < play(setting, "site-sums", COSTS, LINKS, ONE, 1).after_last
+    deeper = play(setting, TREE, COSTS, LINKS, ONE, 1, Tree(2, 3, 10 * ONE))
+    assert (deeper.asked, deeper.levels, deeper.between_bytes) == (2, 3, 6 * ONE)
+
+
+def test_a_tree_of_one_level_is_the_sums_of_sites() -> None:
+    setting = RoundSetting(64, 8, 3.0)
+    flat, summed = (play(setting, way, COSTS, LINKS, ONE, 1, Tree(3, 1, ONE)) for way in (TREE, "site-sums"))
+    assert (flat.seconds, flat.up_bytes, flat.transfers) == (summed.seconds, summed.up_bytes, summed.transfers)
+
+
+def test_in_a_tree_each_update_counts_once_though_sites_are_late_at_their_parents() -> None:
+    # a sum of a thousand seconds at a parent, which waits for twice five
+    slow = play(RoundSetting(24, 8, 0.0), TREE, COSTS, LINKS, ONE, 1, Tree(3, 2, ONE / 1000))
+    assert slow.transfers == 2 + 18
+    spread = play(RoundSetting(24, 8, 1000.0), TREE, COSTS, LINKS, ONE, 1, TREE_OF_TWO)
+    assert spread.up_bytes == spread.transfers * ONE
+    alone = play(RoundSetting(8, 8, 0.0), TREE, COSTS, LINKS, ONE, 1, TREE_OF_TWO)
+    # of one party there is no sum at a site, and the parent adds nothing
+    assert (alone.between_bytes, alone.transfers) == (0, 8)
 
 
 def test_more_sites_than_clients_are_no_trouble() -> None:
