@@ -50,6 +50,12 @@ class PathMemory:
         self.is_probing = False
         self.told = self.limit = math.inf
         self._users = 0
+        self._loss: float | None = None
+
+    @property
+    def loss(self) -> float | None:
+        """Probability that a packet is lost, as transfers have found it; None: none has."""
+        return self.known.state.loss if self.known is not None and self.proved else self._loss
 
     @property
     def state(self) -> PathState | None:
@@ -102,4 +108,7 @@ class PathMemory:
             rate, window = found.rate * self._users, found.window_bytes * self._users
             recent = found.recent_rate if self._users == 1 or self.state is None else self.state.recent_rate
             self.learn(dataclasses.replace(found, rate=rate, window_bytes=window, recent_rate=recent), "measured")
+        elif found is not None:
+            # held to a share of the path, it has not seen how fast that is, but what it loses
+            self._loss = control.loss
         self._users -= 1

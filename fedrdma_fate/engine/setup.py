@@ -163,14 +163,15 @@ def worthwhile_repairs(
     """The repair chunks that would do the message good on this path, if any are to be."""
     if settings.repair_region is None or not uses_chunk_immediates(outgoing.mode) or service.reliable:
         return None
-    known = memory.state if memory.proved else None
-    if known is None or not known.loss:
+    known, loss = memory.state, memory.loss
+    if known is None or not loss:
         return None
-    bytes_a_round = known.rate * (known.min_rtt + REPORT_DELAY_SECONDS)
+    # of a path that others use, too, no more goes in a round trip than what this sender is let send
+    bytes_a_round = min(known.rate, memory.bound) * (known.min_rtt + REPORT_DELAY_SECONDS)
     may_miss_bytes = 0.0
     if outgoing.loss_share and settings.bounds_loss():
         may_miss_bytes = outgoing.loss_share * (outgoing.plan.total_bytes - outgoing.whole_bytes)
-    return plan_repairs(outgoing.plan, service.mtu_bytes, known.loss, bytes_a_round, may_miss_bytes)
+    return plan_repairs(outgoing.plan, service.mtu_bytes, loss, bytes_a_round, may_miss_bytes)
 
 
 def wants_repairs(offer: Offer, plan: ChunkPlan) -> bool:

@@ -70,6 +70,11 @@ of a core; time grows with the third power of their number, memory with the seco
 LARGEST_REPAIR_SHARE = 0.25
 """Of the covered chunks: where more would be needed, sending them again is cheaper."""
 
+LARGEST_ROUND_SHARE = 0.5
+"""Or of what is sent in a round trip, if more are covered: half of one spent saves one where the end loses something,
+and of several senders who end together hardly ever does none. Ours; of 17 chunks a round trip, at 1 % of the packets,
+one end in two does."""
+
 LOSS_DEVIATIONS = 3.5
 """Standard deviations of the number of lost chunks that are made up for: of a normal distribution, all but one in four
 thousand."""
@@ -191,6 +196,9 @@ def plan_repairs(
     if most * chunks.chunk_bytes <= may_miss_bytes:
         return None
     repairs = math.ceil(most / (1 - lost)) + EXTRA_REPAIR_CHUNKS
+    if LARGEST_REPAIR_SHARE * covered < repairs <= LARGEST_ROUND_SHARE * in_a_round:
+        # of those that went before, what was lost has mostly come by then: they take no more repair chunks
+        covered = min(math.ceil(repairs / LARGEST_REPAIR_SHARE), chunks.count)
     if repairs > LARGEST_REPAIR_SHARE * covered or repairs * chunks.chunk_bytes > LARGEST_REPAIR_BYTES:
         return None
     if repairs > MOST_REPAIR_CHUNKS:

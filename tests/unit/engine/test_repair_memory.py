@@ -122,6 +122,17 @@ def test_a_loss_that_no_transfer_has_found_is_no_reason_for_them() -> None:
     assert submit(pair).repair_chunks == 0
 
 
+def test_who_is_let_send_a_share_of_the_path_covers_what_goes_in_a_round_trip_at_that() -> None:
+    pair = paired()
+    alone = submit(pair)
+    pair.sending.take(Offer)
+    beside = paired()
+    beside.outgoing.memory.told = KNOWN.rate / 2
+    shared = submit(beside)
+    assert 0 < shared.covered_chunks < alone.covered_chunks
+    assert 0 < shared.repair_chunks < alone.repair_chunks
+
+
 def test_only_one_transfer_of_a_link_at_a_time_has_them() -> None:
     pair = paired()
     assert submit(pair).repair_chunks > 0

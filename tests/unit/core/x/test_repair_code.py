@@ -23,3 +23,15 @@ def test_where_as_much_may_be_missing_as_repair_chunks_would_make_up_for_there_a
     assert planned is not None
     assert plan_repairs(plan, 4096, 0.01, 12.5e6, 23 * 8192) == planned, "too little is of no use"
     assert plan_repairs(plan, 4096, 0.01, 12.5e6, 25 * 8192) is None
+
+
+def test_where_few_chunks_go_in_a_round_trip_more_are_covered_so_that_what_is_lost_need_not_go_again() -> None:
+    # an eighth of 1 Gbit/s, 20 ms
+    planned = plan_repairs(ChunkPlan(4 << 20, 16384), 4096, 0.01, 0.022 * 15e6)
+    assert planned is not None
+    assert planned.repairs <= 0.5 * 0.022 * 15e6 / 16384, "less than the round trip that they save"
+    assert planned.covered == 4 * planned.repairs
+
+
+def test_where_they_would_take_as_long_as_the_round_trip_that_they_save_there_are_none() -> None:
+    assert plan_repairs(ChunkPlan(4 << 20, 16384), 4096, 0.01, 0.022 * 6e6) is None
