@@ -141,7 +141,12 @@ def _check_peer(peer: PeerStatus, own_version: str) -> Finding:
         return Finding(check, "warning", f"not connected: {peer.last_error}", remedy)
     up = [path for path in peer.paths if path.up]
     if not up:
-        errors = "; ".join(path.last_error for path in peer.paths if path.last_error) or "none was made yet"
+        errors = "; ".join(path.last_error for path in peer.paths if path.last_error)
+        if not errors:
+            remedy = (
+                "Ask again in some seconds: they make one as soon as they have met. Where that stays, see their logs."
+            )
+            return Finding(check, "warning", "connected, but without a data path: none was made yet", remedy)
         remedy = (
             "Have it leave `listen.data` out, and one port do; else open that, and set listen.advertise there behind"
             " address translation: see docs/troubleshooting.md."

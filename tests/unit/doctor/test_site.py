@@ -155,6 +155,14 @@ def test_a_peer_in_trouble_is_warned_of_with_what_to_do(changes: dict[str, Any],
     assert finding.remedy
 
 
+def test_of_a_path_that_is_still_to_come_nobody_is_sent_to_the_firewall() -> None:
+    (early,) = check_peers(read_status(status(paths=[])))
+    (refused,) = check_peers(read_status(status(paths=[{**PATH, "up": False, "last_error": "refused"}])))
+    assert "Ask again in some seconds" in early.remedy
+    assert "listen.data" not in early.remedy
+    assert "listen.data" in refused.remedy
+
+
 def test_a_peer_whose_parties_are_in_another_order_than_here_is_fine() -> None:
     (finding,) = check_peers(read_status(status(parties=["2", "3"], parties_by_itself=["3", "2"])))
     assert finding.level == "ok"
