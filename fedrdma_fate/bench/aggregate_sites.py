@@ -27,8 +27,9 @@ from fedrdma_fate.wire.frames import Party
 
 SITES = ("north", "south")
 
-_START_SECONDS = 60.0
-"""For all gateways to start and to connect: their pools are touched page by page meanwhile."""
+_START_SECONDS = 300.0
+"""For all gateways to start and to connect: their pools are touched page by page meanwhile, gigabytes that take seconds
+of a core, and on a busy host ten times as long. One that ends is seen at once."""
 _ROUND_SECONDS = 300.0
 """For each step of a round."""
 _HEADROOM_BYTES = 64 * 2**20

@@ -284,7 +284,7 @@ class _SiteSum:
         self._kept: list[int] = []
         self._of_others: list[int] = []
         self._pending = 0
-        self._waits = self._is_over = self._is_sent = False
+        self._waits = self._is_over = self._is_sent = self._is_alone = False
 
     def awaits(self, site: str, its: _SiteSum) -> None:
         """The sum of this one is to be added, too."""
@@ -316,10 +316,15 @@ class _SiteSum:
         """Nobody waits for it: what is in it goes alone, and what is in those below."""
         self._is_sent = True
         self._awaited.clear()
-        for party in self._kept:
-            self._alone(party)
+        self._go_alone()
         for its in self._below.values():
             its.withdraw()
+
+    def _go_alone(self) -> None:
+        if not self._is_alone:
+            self._is_alone = True
+            for party in self._kept:
+                self._alone(party)
 
     def _add(self) -> None:
         if not self._waits:
@@ -349,8 +354,8 @@ class _SiteSum:
         if len(parties) > 1:
             self._together(parties)
             return
-        for party in parties:
-            self._alone(party)
+        # it has one of its own at most, for the sum of another site has two or more
+        self._go_alone()
         self._none()
 
 

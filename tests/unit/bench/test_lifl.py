@@ -190,6 +190,10 @@ def test_in_a_tree_each_update_counts_once_though_sites_are_late_at_their_parent
     # a sum of a thousand seconds at a parent, which waits for twice five
     slow = play(RoundSetting(24, 8, 0.0), TREE, COSTS, LINKS, ONE, 1, Tree(3, 2, ONE / 1000))
     assert slow.transfers == 2 + 18
+    # three levels, of which each withdraws what those below have withdrawn before
+    for rate in (ONE / 1000, ONE / 10, ONE):
+        deep = play(RoundSetting(64, 30, 40.0), TREE, COSTS, LINKS, ONE, 1, Tree(3, 3, rate))
+        assert deep.up_bytes == deep.transfers * ONE
     spread = play(RoundSetting(24, 8, 1000.0), TREE, COSTS, LINKS, ONE, 1, TREE_OF_TWO)
     assert spread.up_bytes == spread.transfers * ONE
     alone = play(RoundSetting(8, 8, 0.0), TREE, COSTS, LINKS, ONE, 1, TREE_OF_TWO)
