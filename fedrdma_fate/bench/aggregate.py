@@ -80,8 +80,8 @@ _ELSEWHERE: dict[str, Callable[[AggregateSetting, npt.NDArray[np.uint8]], Aggreg
 }
 
 _START_SECONDS = 300.0
-"""For both gateways to start and to connect: their pools are touched page by page meanwhile, gigabytes that take seconds
-of a core, and on a busy host ten times as long. One that ends is seen at once."""
+"""For both gateways to start and to connect: their pools are touched page by page meanwhile, gigabytes that take
+seconds of a core, and on a busy host ten times as long. One that ends is seen at once."""
 _REST_SECONDS = 120.0
 """For updates to come to rest: none is on its way, and none is being added."""
 _SUM_SECONDS = 300.0
