@@ -44,6 +44,8 @@ def test_a_launched_job_computes_with_spark(silos: Silos, tmp_path: Path) -> Non
             **spark,
             "EXPECTED_FEDERATION": "FedRDMAFederation",
             "EXPECTED_COMPUTING": "fate.arch.computing.backends.spark._csession",
+            # 190 kB: too long for an object
+            "EXCHANGE_REPEATS": "1000",
         },
         capture_output=True,
         text=True,
