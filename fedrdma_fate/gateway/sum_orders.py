@@ -183,7 +183,8 @@ class StandingSumOrders:
     def narrow(self, number: int, sources: Collection[Party]) -> None:
         """Of these nothing is waited for any more: what the order is for can go without them.
 
-        The first source stays, for the sum is known by it. May be repeated, also of an order that does not stand.
+        The first source stays, for the sum is known by it. Where that is all, there is no sum, and the order is over. May
+        be repeated, also of an order that does not stand.
         """
         placed = self._orders.get(number)
         if placed is None:
@@ -191,6 +192,9 @@ class StandingSumOrders:
         first, *others = placed.order.sources
         left = (first, *(source for source in others if source not in sources))
         if len(left) == len(placed.order.sources):
+            return
+        if len(left) < 2:
+            self.withdraw(number)
             return
         order = msgspec.structs.replace(placed.order, sources=left)
         self._orders[number] = _Placed(placed.site, order, _bytes_of(order))

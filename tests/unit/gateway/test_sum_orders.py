@@ -88,6 +88,10 @@ def test_an_order_that_is_narrowed_is_told_with_fewer_and_the_sum_is_still_known
     key = key_of_order(after)
     assert key is not None
     assert orders.awaits("b", key)
+    # of one alone there is no sum, and no frame says so
+    orders.narrow(number, HOSTS[:5])
+    assert peer.told[-1].orders == ()
+    assert not orders.awaits("b", key)
 
 
 @pytest.mark.parametrize("parties", [2, MOST_PARTIES // 2])

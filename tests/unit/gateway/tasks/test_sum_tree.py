@@ -253,6 +253,15 @@ def test_a_site_whose_updates_come_alone_holds_up_nobody_though_it_says_it_has_a
     # of the others there is one sum, which was waited for as long as its updates were not here
     assert whole(future) == alone
     assert session.come() == (1, 2)
+
+    # of the parent one is left, of whom alone there is no sum
+    future = session.pool.submit(session.arbiter.get_sum, "masked", "u", SOURCES[1:4], timeout=60.0)
+    eventually(lambda: session.orders_at("l", "p") == 1)
+    session.push(1, 2, 3, tag="u")
+    summed = future.result(60)
+    assert isinstance(summed, ReceivedSum)
+    assert bits(pairs_in(summed.buffer, summed.shapes)) == bits(exact_sum(UPDATES[1:4], SHAPES))
+    assert session.come() == (1, 5)
     session.check_nothing_is_left()
 
 
