@@ -183,8 +183,8 @@ class StandingSumOrders:
     def narrow(self, number: int, sources: Collection[Party]) -> None:
         """Of these nothing is waited for any more: what the order is for can go without them.
 
-        The first source stays, for the sum is known by it. Where that is all, there is no sum, and the order is over. May
-        be repeated, also of an order that does not stand.
+        The first source stays, for the sum is known by it. Where that is all, there is no sum, and the order is over.
+        May be repeated, also of an order that does not stand.
         """
         placed = self._orders.get(number)
         if placed is None:
