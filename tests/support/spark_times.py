@@ -60,7 +60,8 @@ PATHS: dict[str, dict[str, Any]] = {
         "transport": "auto",
         "shm": {"lend": True},
         "memory": {
-            each: getattr(_MEMORY, each) for each in ("send_bytes", "receive_bytes", "ring_slots", "ring_slot_bytes")
+            each: int(getattr(_MEMORY, each))
+            for each in ("send_bytes", "receive_bytes", "ring_slots", "ring_slot_bytes")
         },
     },
     "room": {
