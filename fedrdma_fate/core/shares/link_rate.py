@@ -351,6 +351,9 @@ class LinkRate:
     def _judge_raise(self, window: Window, before: Window | None) -> None:
         assert self.rate is not None
         gain, self.gain = self.gain, 1.0
+        if before is not None and 1 < window.allowed / before.allowed < gain:
+            # those that do not use what they have were let send more for nothing
+            gain = window.allowed / before.allowed
         kept = _kept_share(gain)
         if before is None:
             succeeds = False
@@ -366,7 +369,8 @@ class LinkRate:
             # of many who send little each, those that lost something do not count as using their shares
             succeeds = succeeds and window.all_arrived >= kept * gain * before.all_arrived
         if succeeds:
-            self._set(self.rate * gain)
+            # no more than what it has carried, of which some may have stayed in a queue
+            self._set(min(self.rate * gain, max(self.rate, window.all_sent / PACED_SHARE)))
             if self._is_careful:
                 # what is lost hides what a larger step would overrun
                 self._hold, self._next_hold = 0, HOLD_WINDOWS

@@ -170,7 +170,8 @@ class Windows:
 
 def _window_of(senders: list[Sender]) -> Window:
     """What it has shown of those that use their shares, or where most do not, of all."""
-    using = [each for each in senders if each.arrived_rate >= USED_SHARE * each.allowed]
+    # as they did before: of those that a trial overruns, who has lost nothing would show that it succeeds
+    using = [each for each in senders if math.isinf(each.usable)]
     if len(using) * 2 < len(senders):
         using = senders
     most_unused = HELD_UP_SHARE + statistics.median_low(each.usual_unused for each in using) if using else 0.0

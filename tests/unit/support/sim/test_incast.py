@@ -66,15 +66,17 @@ def test_four_at_the_edge_where_a_buffer_of_seconds_hides_every_loss() -> None:
     assert one.resent_bytes <= 0.02 * 4 * MIB
 
 
-def test_one_with_a_tenth_of_the_rate_does_not_hold_the_others_up() -> None:
-    for without, beside in beside_slow(dataclasses.replace(EIGHT, total=4 * MIB), 12.5e6, 1):
-        # it takes an eightieth of the link itself
+@pytest.mark.parametrize("part", [0.1, 0.25])
+def test_one_with_a_tenth_or_a_quarter_of_the_rate_does_not_hold_the_others_up(part: float) -> None:
+    for without, beside in beside_slow(dataclasses.replace(EIGHT, total=4 * MIB), part * 1e9 / 8, 1):
+        # it takes an eightieth of the link itself, or a thirtieth
         assert beside <= 1.04 * without
 
 
 @pytest.mark.sweep
-def test_nor_does_it_in_later_rounds() -> None:
-    for without, beside in beside_slow(dataclasses.replace(EIGHT, total=4 * MIB), 12.5e6, 3):
+@pytest.mark.parametrize("part", [0.1, 0.25])
+def test_nor_does_it_in_later_rounds(part: float) -> None:
+    for without, beside in beside_slow(dataclasses.replace(EIGHT, total=4 * MIB), part * 1e9 / 8, 3):
         assert beside <= 1.04 * without
 
 
