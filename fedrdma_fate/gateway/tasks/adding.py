@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
+from collections.abc import Sequence
 
 from fedrdma_fate.aggregate.jobs import Done, JobAnswer
 from fedrdma_fate.client.protocol import Place
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.wire.errors import MemoryPoolError
-from fedrdma_fate.wire.frames import MessageKind
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.frames import MessageKey, MessageKind
 from fedrdma_fate.wire.site_sum import SITE_SUM_END_BYTES, SiteSum, decode_site_sum, site_sum_footer_bytes
 from fedrdma_fate.wire.summand import END_BYTES, NoSummandError, Summand, decode_footer, footer_bytes
+
+logger = logging.getLogger(__name__)
+
+_MOST_TOLD = 8
+"""Parties that a message names, and lines of the log at a time about updates of one site that cannot be added: as many
+as `fedrdma status` names."""
 
 
 class CannotAddError(Exception):
@@ -59,6 +67,26 @@ def note_added(
     context.metrics.update_added(order, planes, time.monotonic() - started)
     if isinstance(answer, Done) and answer.began:
         context.metrics.update_waited(order, max(0.0, answer.began - message.arrived))
+
+
+def note_left_out(context: GatewayContext, message: Message, reason: str) -> None:
+    """Tell people of an update that a sum goes on without; a site has so many of them logged at a time, and no more."""
+    about, key = message.origin or context.config.site, message.key
+    told = "an update of %s/%s in %s is not added, and left to FATE: %s"
+    values = key.name, key.tag, key.session, reason
+    context.complaints.add(logger, "updates that cannot be added", about, told, *values, lines=_MOST_TOLD)
+
+
+def timed_out(missing: Sequence[MessageKey], parties: int, timeout: float) -> GatewayError:
+    """A sum of so many has not come in time, for these updates are missing."""
+    key, names = missing[0], ", ".join(str(each.source) for each in missing[:_MOST_TOLD])
+    return GatewayError(
+        ErrorCode.PULL_TIMEOUT,
+        f"of the sum of {key.name}/{key.tag} in {key.session}, {len(missing)} of {parties} updates did not "
+        f"come within {timeout:g} s: {names}.",
+        "See in `fedrdma status` whether their peers are connected, and in the other sites' logs whether they were "
+        "pushed.",
+    )
 
 
 def read_summand(message: Message, descriptor: int, offset: int) -> tuple[Summand, int]:

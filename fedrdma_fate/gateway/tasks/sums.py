@@ -28,7 +28,15 @@ from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled, SumAdded, SumAdding, SumClosed, SumMerged, SumMerging
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.summand_grants import ExpectedUpdates
-from fedrdma_fate.gateway.tasks.adding import CannotAddError, UnfitUpdateError, locate, note_added, read_summand
+from fedrdma_fate.gateway.tasks.adding import (
+    CannotAddError,
+    UnfitUpdateError,
+    locate,
+    note_added,
+    note_left_out,
+    read_summand,
+    timed_out,
+)
 from fedrdma_fate.gateway.tasks.last_addition import LastAddition
 from fedrdma_fate.gateway.tasks.merging import Merging
 from fedrdma_fate.gateway.tasks.ordered_sums import OrderedSums
@@ -36,7 +44,7 @@ from fedrdma_fate.gateway.tasks.returning import EarlierSum
 from fedrdma_fate.gateway.tasks.sum_checkpoints import SumCheckpoints
 from fedrdma_fate.gateway.tasks.sum_outcome import SumOutcome, SumProgress
 from fedrdma_fate.gateway.tasks.sum_slot import SumSlot
-from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from fedrdma_fate.wire.errors import FedRDMAError
 from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey
 from fedrdma_fate.wire.summand import Summand, planes_bytes
 
@@ -346,7 +354,8 @@ class _RunningSum:
                     self._workers.arrived()
         came = [party for party, take in self._takes.items() if take.done()]
         if not came and not came_sums:
-            raise self._timed_out()
+            missing = [self._keys[party] for party in self._fold.awaited]
+            raise timed_out(missing, len(self._keys), self._timeout or 0.0)
         if came_sums and self._slot.message is None:
             # the same of a sum
             came = []
@@ -392,17 +401,6 @@ class _RunningSum:
         for message in here:
             self._context.mailbox.return_(message)
 
-    def _timed_out(self) -> GatewayError:
-        missing = [str(self._keys[party].source) for party in self._fold.awaited]
-        key = self._keys[0]
-        return GatewayError(
-            ErrorCode.PULL_TIMEOUT,
-            f"of the sum of {key.name}/{key.tag} in {key.session}, {len(missing)} of {len(self._keys)} updates did not "
-            f"come within {self._timeout:g} s: {', '.join(missing[:8])}.",
-            "See in `fedrdma status` whether their peers are connected, and in the other sites' logs whether they were "
-            "pushed.",
-        )
-
     # -- adding ---------------------------------------------------------------------------------------------------
 
     async def _add_next(self) -> None:
@@ -439,12 +437,13 @@ class _RunningSum:
 
     def _leave_out(self, party: int, reason: str) -> None:
         """It is left to FATE, and the sum goes on without it: sums of sites that are on their way are of use."""
-        logger.warning("an update of %s is not added, and left to FATE: %s", self._keys[party], reason)
+        message = self._here.pop(party)
+        note_left_out(self._context, message, reason)
         self._fold.left_out(reason)
         if self._expected_updates is not None:
             self._expected_updates.added(self._keys[party])
         # it can be spilled there
-        self._context.mailbox.return_(self._here.pop(party))
+        self._context.mailbox.return_(message)
 
     def _all_may_come(self) -> None:
         """Nothing is held until what came before it has been added."""
