@@ -336,6 +336,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1, help="of `incast`: the median of so many runs")
     parser.add_argument("--share", default="even,off", help="of `incast`")
     parser.add_argument("--configured", type=float, help="of `incast`: `receive.rate`, as a multiple of the link's")
+    parser.add_argument("--repairs", action="store_true", help="of `incast`: there may be repair chunks")
     parser.add_argument("--slow", type=float, help="of `incast`: one sender's card, as a multiple of its equal part")
     parser.add_argument("--order", default="even,one by one,off", help="of `outcast`")
     parser.add_argument("--card", type=float, default=10.0, help="of `outcast`, as a multiple of the link's rate")
@@ -355,6 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             int(chosen.size * MIB),
             chosen.jitter,
             chosen.configured,
+            chosen.repairs,
         )
         if chosen.slow is None:
             print_incast(case, chosen.share.split(","), chosen.rounds, chosen.seeds)

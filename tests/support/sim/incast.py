@@ -68,6 +68,7 @@ class Case:
         total: bytes that each sends in a round.
         jitter: all begin within so many seconds.
         configured: what `receive.rate` would say, as a multiple of the link's rate; None: nothing.
+        repairs: whether there may be repair chunks, with room for them from the beginning.
     """
 
     silos: int
@@ -78,6 +79,7 @@ class Case:
     total: int = 4 << 20
     jitter: float = 0.001
     configured: float | None = None
+    repairs: bool = False
 
     def make(self, share: ShareMode, seed: int) -> tuple[VirtualClock, Incast]:
         """The senders, whose data paths are up."""
@@ -87,7 +89,8 @@ class Case:
         )
         link = Bottleneck(clock, profile, random.Random(seed))
         configured = None if self.configured is None else self.configured * self.rate_bps / 8
-        return clock, Incast(link, clock, [self.total] * self.silos, share, configured=configured)
+        payloads = [self.total] * self.silos
+        return clock, Incast(link, clock, payloads, share, configured=configured, repairs=self.repairs)
 
     def rounds(self, share: ShareMode, count: int, seed: int) -> list[Round]:
         """Rounds after each other, half a second apart; seconds as multiples of the least possible."""
