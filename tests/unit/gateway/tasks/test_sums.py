@@ -5,6 +5,7 @@ More than 500 lines: all of them share two pairs of gateways, which take longer 
 
 from __future__ import annotations
 
+import asyncio
 import io
 import mmap
 import os
@@ -32,6 +33,7 @@ from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.client.protocol import NotSummed, Place, Sum
 from fedrdma_fate.core.fold import Order
 from fedrdma_fate.fate.sums import ExpectedSum
+from fedrdma_fate.gateway import spilling
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks import sums
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
@@ -366,6 +368,35 @@ def test_an_update_of_which_some_is_missing_is_not_added(
 
     assert summed.parties_in == (0, 1)
     assert "host:2: some of it is missing" in summed.reason
+
+
+def test_updates_that_were_spilled_are_added_from_their_files_with_the_same_bits(
+    make_session: Callable[..., Session], sites: dict[str, dict[str, Site]]
+) -> None:
+    quiet, session = make_session(), make_session()
+    for number in range(4):
+        quiet.push(number)
+    expected = bits(sum_of(quiet.whole_sum()))
+    for number in range(4):
+        session.push(number)
+    runner = sites["exact"].runner  # type: ignore[attr-defined]
+    context = runner.gateways["a"]._assembly.context
+
+    def of_this() -> list[Message]:
+        return [each for each in context.mailbox.all_messages() if each.key.session == _name(session)]
+
+    eventually(lambda: len(of_this()) == 4)
+
+    async def spill_two() -> None:
+        for message in of_this()[:2]:
+            message.moving = asyncio.create_task(spilling._spill(context, message))
+            await message.moving
+
+    runner.run(spill_two())
+    assert [message.spilled is not None for message in of_this()].count(True) == 2
+
+    assert bits(sum_of(session.whole_sum())) == expected
+    eventually(lambda: session.site.status()["mailbox"]["spilled_bytes"] == 0)
 
 
 def test_by_rank_what_is_no_number_is_passed_on_as_fate_does(make_session: Callable[..., Session]) -> None:
