@@ -399,6 +399,28 @@ def test_updates_that_were_spilled_are_added_from_their_files_with_the_same_bits
     eventually(lambda: session.site.status()["mailbox"]["spilled_bytes"] == 0)
 
 
+def test_updates_that_are_lent_are_added_where_they_lie_with_the_same_bits_and_go_back_to_their_lender(
+    make_session: Callable[..., Session], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    quiet = make_session()
+    for number in range(4):
+        quiet.push(number)
+    expected = bits(sum_of(quiet.whole_sum()))
+    layout = {"a": ["arbiter:1", *NAMES[:2]], "b": NAMES[2:]}
+    with ExitStack() as stack:
+        memory = {**MEMORY, "directory": str(tmp_path)}
+        sites = stack.enter_context(
+            start_gateways(layout, tmp_path, memory=memory, transport="shm", shm={"lend": True})
+        )
+        session = Session(sites, request.node.name, stack)
+        for number in range(4):
+            session.push(number)
+        eventually(lambda: sum(peer["lent_messages"] for peer in sites["b"].status()["peers"]) == 2)
+
+        assert bits(sum_of(session.whole_sum())) == expected
+        eventually(lambda: sites["b"].pool("send")["slots"] == 0)
+
+
 def test_by_rank_what_is_no_number_is_passed_on_as_fate_does(make_session: Callable[..., Session]) -> None:
     session = make_session("rank")
     for number in range(4):
