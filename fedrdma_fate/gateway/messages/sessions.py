@@ -434,13 +434,14 @@ class Sessions:
         for (session, party), named in self._open.items():
             yield Joined(session, party, _listed(named))
         for state in self._sessions.values():
+            # before what was pushed: a message that was pushed again has not failed with the push before
+            for failures in state.failures.values():
+                for key, error in failures:
+                    yield PushFailed(key, error.code.value, error.message)
             for key, push in state.pushed.items():
                 yield Pushed(key, *push)
             for key, pull in state.pulled.items():
                 yield Pulled(key, *pull)
-            for failures in state.failures.values():
-                for key, error in failures:
-                    yield PushFailed(key, error.code.value, error.message)
         yield from self.queues.records()
 
     def _count(self, key: MessageKey) -> None:

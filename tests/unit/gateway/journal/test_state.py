@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedrdma_fate.gateway.journal.state import JournalState, replay, summarise
@@ -137,8 +137,13 @@ def said(state: JournalState) -> list[Any]:
     return sorted(repr(encode_record(record)) for record in state.records())
 
 
+PUSHED_KEY = MessageKey("s", "m", "t", A, B)
+
+
 @settings(max_examples=300)
 @given(before=st.lists(records, max_size=25), after=st.lists(records, max_size=10))
+@example(before=[PushFailed(PUSHED_KEY, ErrorCode.MESSAGE_LOST.value, "why"), Pushed(PUSHED_KEY)], after=[])
+@example(before=[Pushed(PUSHED_KEY), PushFailed(PUSHED_KEY, ErrorCode.MESSAGE_LOST.value, "why")], after=[])
 def test_a_journal_that_was_compacted_says_what_it_said_before(before: list[Any], after: list[Any]) -> None:
     bodies = [encode_record(record) for record in (BEGAN, *before)]
     later = [encode_record(record) for record in after]
