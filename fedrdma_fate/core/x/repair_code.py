@@ -71,9 +71,9 @@ LARGEST_REPAIR_SHARE = 0.25
 """Of the covered chunks: where more would be needed, sending them again is cheaper."""
 
 LARGEST_ROUND_SHARE = 0.5
-"""Or of what is sent in a round trip, if more are covered: half of one spent saves one where the end loses something,
-and of several senders who end together hardly ever does none. Ours; of 17 chunks a round trip, at 1 % of the packets,
-one end in two does."""
+"""Of the chunks of a round trip, where so many are spent at most: the end that loses a chunk takes a round trip more,
+and a round of many silos is as long as that of its last one. Ours; at 1 % of the packets half of all ends of 17 chunks
+lose one."""
 
 LOSS_DEVIATIONS = 3.5
 """Standard deviations of the number of lost chunks that are made up for: of a normal distribution, all but one in four
