@@ -284,11 +284,14 @@ class QueueTransport:
                 if not (slow.is_set() or is_late()):
                     # the broker has gone, or has given it up
                     raise
+                request = memoryview(b"")
+            if not request and (slow.is_set() or is_late()):
+                # of a call that was ended here grpcio says so, or that nothing more comes
                 raise GatewayError(
                     ErrorCode.BROKER_FAILED,
                     f"{way} a push was begun and not sent to its end in time.",
                     "See what lies between that broker and this gateway.",
-                ) from None
+                )
         self._pushes.has_read(taken, len(request))
         return request
 
