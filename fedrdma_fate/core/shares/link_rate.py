@@ -204,7 +204,7 @@ class LinkRate:
         self._before: Window | None = None
         self._usual: Window | None = None
         self._usual_windows = 0
-        self._varies = 0.0
+        self._varies = self._free_varies = 0.0
         self._doubted_windows = 0
         self._retreats: tuple[float, ...] = ()
         self._usual_loss = 0.0
@@ -291,6 +291,8 @@ class LinkRate:
             return
         varies = abs(window.queued_share - self._usual.queued_share)
         self._varies += (varies - self._varies) * VARIES_GAIN
+        free_varies = abs(window.free_missing_share - self._usual.free_missing_share)
+        self._free_varies += (free_varies - self._free_varies) * VARIES_GAIN
         self._usual_windows = min(self._usual_windows + 1, USUAL_WINDOWS)
         self._usual = self._usual.towards(window, 1 / self._usual_windows)
 
@@ -307,7 +309,10 @@ class LinkRate:
 
     def _begin_trial(self, window: Window) -> None:
         self._hold -= 1
-        if self._hold >= 0 or self._variation > 1 - _kept_share(FIRST_GAIN):
+        if self._hold >= 0:
+            return
+        if self._variation > 1 - _kept_share(FIRST_GAIN):
+            self._try_by_free(window)
             return
         missing = max(0.0 if math.isfinite(self.reach) else window.missing_share, window.lost_share)
         self._is_careful = missing > 1 - STEADY_SHARE
@@ -322,6 +327,13 @@ class LinkRate:
             self.gain = LOWER_GAIN
         elif self._may_rise:
             self._raise(self._next_gain)
+
+    def _try_by_free(self, window: Window) -> None:
+        """What foreign flows make vary shows nothing: a trial where what the others are let send comes steadily."""
+        free_varies = VARIES_FACTOR * self._free_varies
+        if self._may_rise and max(free_varies, window.free_missing_share) <= 1 - STEADY_SHARE:
+            self._is_by_free, self._is_careful = True, False
+            self._raise(FIRST_GAIN)
 
     def _raise(self, gain: float) -> None:
         assert self.rate is not None

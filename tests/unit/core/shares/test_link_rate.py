@@ -75,6 +75,19 @@ def test_where_less_found_nothing_a_link_is_judged_by_those_that_no_foreign_flow
     assert ((rate.rate or 0.0) > LINK / 8) == found
 
 
+@pytest.mark.parametrize(("free", "found"), [((0.0, 0.0), True), ((0.0, 0.03), False), ((0.05, 0.05), False)])
+def test_where_foreign_flows_make_what_is_reported_vary_a_link_is_tried_by_those_whose_own_comes_steadily(
+    free: tuple[float, float], found: bool
+) -> None:
+    rate = LinkRate(least_hold=4)
+    rate.on_probed(LINK / 10)
+    for number in range(60):
+        assert rate.shared_out is not None
+        arrived = (0.80, 0.95)[number % 2] * rate.shared_out
+        rate.on_window(Window(rate.shared_out, arrived, arrived, 0.0, free_missing_share=free[number % 2]))
+    assert ((rate.rate or 0.0) > LINK / 8) == found
+
+
 def test_a_rate_that_is_a_third_too_high_comes_down_though_nothing_is_lost_in_a_deep_buffer() -> None:
     rate = LinkRate()
     rate.on_probed(1.3 * LINK)
