@@ -435,9 +435,8 @@ class Sessions:
             yield Joined(session, party, _listed(named))
         for state in self._sessions.values():
             # before what was pushed: a message that was pushed again has not failed with the push before
-            for failures in state.failures.values():
-                for key, error in failures:
-                    yield PushFailed(key, error.code.value, error.message)
+            for key, error in (failure for failures in state.failures.values() for failure in failures):
+                yield PushFailed(key, error.code.value, error.message)
             for key, push in state.pushed.items():
                 yield Pushed(key, *push)
             for key, pull in state.pulled.items():
