@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -91,6 +92,8 @@ NONE_SELECTED = "none selected"
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """What the steps do without: tests start some thousand interpreters, each of which would compile anew what it imports.
 That is half of the time that the import of a gateway or of torch takes."""
+_ALONE = re.compile(r"^(@|pytestmark\b.*)pytest\.mark\.alone\b", re.MULTILINE)
+"""Where a file marks tests so: not where it writes down what one looks like."""
 SOURCES = ("fedrdma_fate", "deploy", "examples", "scripts", "tests")
 
 
@@ -319,7 +322,7 @@ def compile_sources(environment: Mapping[str, str]) -> None:
 def _some_run_alone(path: Path) -> bool:
     """Whether a test there is marked so: to have pytest find out that none is takes as long as to collect them all."""
     files = [path] if path.is_file() else path.rglob("*.py")
-    return any("mark.alone" in file.read_text() for file in files)
+    return any(_ALONE.search(file.read_text()) for file in files)
 
 
 def chosen_steps(only: Sequence[str], *, fast: bool, with_demo: bool) -> list[str]:
