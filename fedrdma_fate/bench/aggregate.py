@@ -23,6 +23,7 @@ from fedrdma_fate.bench.aggregate_adder import exact_addition
 from fedrdma_fate.bench.aggregate_hierarchy import over_grpc, tree
 from fedrdma_fate.bench.aggregate_ray import with_ray
 from fedrdma_fate.bench.aggregate_setting import (
+    START_SECONDS,
     AggregateRow,
     AggregateSetting,
     Sums,
@@ -79,9 +80,6 @@ _ELSEWHERE: dict[str, Callable[[AggregateSetting, npt.NDArray[np.uint8]], Aggreg
     "ray": with_ray,
 }
 
-_START_SECONDS = 300.0
-"""For both gateways to start and to connect: their pools are touched page by page meanwhile, gigabytes that take
-seconds of a core, and on a busy host ten times as long. One that ends is seen at once."""
 _REST_SECONDS = 120.0
 """For updates to come to rest: none is on its way, and none is being added."""
 _SUM_SECONDS = 300.0
@@ -274,7 +272,7 @@ class _Gateways:
             stack.callback(self._gateway.stop)
             wait(
                 lambda: is_connected(self._gateway) and is_connected(self._clients_gateway),
-                _START_SECONDS,
+                START_SECONDS,
                 "the gateways to connect",
             )
             self.arbiter = stack.enter_context(GatewayClient(self._gateway.address, "bench", _ARBITER))
@@ -296,7 +294,7 @@ class _Gateways:
 
     def await_asked(self) -> None:
         """Wait until a sum is asked for."""
-        wait(lambda: bool((self._gateway.status() or {}).get("sums")), _START_SECONDS, "the sum to be asked for")
+        wait(lambda: bool((self._gateway.status() or {}).get("sums")), START_SECONDS, "the sum to be asked for")
 
     def rest(self, *, all_added: bool) -> None:
         """Wait until nothing is under way, and where all are added at once, nothing is left of them but the sum."""

@@ -12,6 +12,10 @@ from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.wire.frames import Party
 from fedrdma_fate.wire.summand import ITEM_BYTES, Shape, planes_bytes, planes_of
 
+START_SECONDS = 300.0
+"""For all gateways of a row to start and to connect: their pools are touched page by page meanwhile, gigabytes that
+take seconds of a core, and on a busy host ten times as long. One that ends is seen at once."""
+
 _LAYERS = 60
 """Arrays that the parameters are cut into: as many as ResNet-18 has, give or take a few."""
 

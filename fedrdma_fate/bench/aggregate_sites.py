@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fedrdma_fate.bench.aggregate_setting import AggregateRow, AggregateSetting, check, pairs_of
+from fedrdma_fate.bench.aggregate_setting import START_SECONDS, AggregateRow, AggregateSetting, check, pairs_of
 from fedrdma_fate.bench.aggregate_update import put_update
 from fedrdma_fate.bench.aggregate_watch import Watch, is_connected, leased, wait, waiting
 from fedrdma_fate.bench.baselines.gateway_process import GatewayProcess
@@ -27,9 +27,6 @@ from fedrdma_fate.wire.frames import Party
 
 SITES = ("north", "south")
 
-_START_SECONDS = 300.0
-"""For all gateways to start and to connect: their pools are touched page by page meanwhile, gigabytes that take seconds
-of a core, and on a busy host ten times as long. One that ends is seen at once."""
 _ROUND_SECONDS = 300.0
 """For each step of a round."""
 _HEADROOM_BYTES = 64 * 2**20
@@ -85,7 +82,7 @@ class _Sites:
                 self._sites[site] = self._start(workspace, site, parties, {"arbiter": [_ARBITER], **others}, control)
                 stack.callback(self._sites[site].stop)
             everybody = [self._gateway, *self._sites.values()]
-            wait(lambda: all(map(is_connected, everybody)), _START_SECONDS, "the gateways to connect")
+            wait(lambda: all(map(is_connected, everybody)), START_SECONDS, "the gateways to connect")
             self._arbiter = stack.enter_context(GatewayClient(self._gateway.address, "bench", _ARBITER))
             self._hosts = [
                 stack.enter_context(GatewayClient(self._sites[site].address, "bench", party))
@@ -141,7 +138,7 @@ class _Sites:
             statuses = [self._sites[site].status() or {"peers": []} for site in ordering]
             return all(any(peer["sum_orders"] for peer in status["peers"]) for status in statuses)
 
-        wait(asked, _START_SECONDS, "the sum to be asked for")
+        wait(asked, START_SECONDS, "the sum to be asked for")
 
     def _push_down(self, summed: ReceivedSum, tag: str) -> None:
         """One put after the other, by rank, out of one slot, or each out of its own."""

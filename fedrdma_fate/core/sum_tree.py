@@ -16,6 +16,9 @@ MOST_LEVELS = 8
 """Of a tree: with two sites below each that is more than a hundred; who is deeper has no parent. Each level waits for
 the one below it."""
 
+LEAST_PARTS = 2
+"""One message by itself is no sum."""
+
 _Source = TypeVar("_Source")
 
 
@@ -47,6 +50,11 @@ class Asked(Generic[_Source]):
     sources: tuple[_Source, ...]
     sites: tuple[str, ...]
     levels: int
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether there is anything to be added."""
+        return len(self.sources) >= LEAST_PARTS
 
 
 def way_up(here: str, site: str, places: Mapping[str, SumPlace]) -> tuple[str, ...]:

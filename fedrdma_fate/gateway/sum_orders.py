@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from fedrdma_fate.core.sum_tree import SumPlace
+from fedrdma_fate.core.sum_tree import LEAST_PARTS, SumPlace
 from fedrdma_fate.wire.frames import (
     MOST_PARTIES,
     MOST_SUM_ORDERS,
@@ -193,7 +193,7 @@ class StandingSumOrders:
         left = (first, *(source for source in others if source not in sources))
         if len(left) == len(placed.order.sources):
             return
-        if len(left) < 2:
+        if len(left) < LEAST_PARTS:
             self.withdraw(number)
             return
         order = msgspec.structs.replace(placed.order, sources=left)

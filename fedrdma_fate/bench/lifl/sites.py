@@ -195,7 +195,7 @@ class _Sites:
             str(site): SumPlace("" if (at := above[site]) is None else str(at), fan_in) for site in range(self._count)
         }
         for asked in plan("", self._parties, places, is_root=True):
-            if len(asked.sources) > 1:
+            if asked.is_sum:
                 self.asked += 1
                 self.levels = max(self.levels, asked.levels)
                 up = functools.partial(self._send_sum, self._own[int(asked.site)])
@@ -210,7 +210,7 @@ class _Sites:
     ) -> _SiteSum:
         site = asked.site
         below_it = {each: self._parties[each] for each in asked.sites if each != site}
-        below = [each for each in plan(site, below_it, places, is_root=False) if len(each.sources) > 1]
+        below = [each for each in plan(site, below_it, places, is_root=False) if each.is_sum]
         wait = self._links.wait * (1 + max((each.levels for each in below), default=0))
         worker = _worker(self._world, self._costs)
         its = _SiteSum(self._world, worker, self._update_bytes, self._parties[site], wait, self._alone, up, none)

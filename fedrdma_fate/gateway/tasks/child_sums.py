@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
-from fedrdma_fate.core.sum_tree import Asked
+from fedrdma_fate.core.sum_tree import LEAST_PARTS, Asked
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks.adding import CannotAddError, read_site_sum
@@ -23,9 +23,6 @@ from fedrdma_fate.wire.frames import MessageKey, Party, SumOrder
 from fedrdma_fate.wire.site_sum import SiteSum, key_of_order
 
 logger = logging.getLogger(__name__)
-
-LEAST_PARTS = 2
-"""One message by itself is no sum."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -69,7 +66,7 @@ class ChildSums:
         for each in asked:
             below = msgspec.structs.replace(order, number=0, sources=each.sources)
             key = key_of_order(below)
-            if len(each.sources) < LEAST_PARTS or key is None or mailbox.is_awaited(key):
+            if not each.is_sum or key is None or mailbox.is_awaited(key):
                 continue
             # before it is told: what comes of it is kept for who waits alone
             take = asyncio.create_task(mailbox.take(key, None, lambda _message: None))

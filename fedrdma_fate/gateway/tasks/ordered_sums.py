@@ -51,7 +51,7 @@ def order_ahead(context: GatewayContext, keys: Sequence[MessageKey], owner: str)
     first = keys[0]
     places = context.sum_orders.places_of(of_site)
     for asked in plan(context.config.site, of_site, places, is_root=True):
-        if len(asked.sources) > 1:
+        if asked.is_sum:
             order = SumOrder(0, first.session, first.name, NEXT_TAG, first.destination, asked.sources, len(keys))
             context.sum_orders.place_ahead(asked.site, order, owner)
 
@@ -113,7 +113,7 @@ class OrderedSums:
             if not mailbox.has(key):
                 of_site[self.site_of(key.source)].append(key.source)
         for asked in plan(self._context.config.site, of_site, places, is_root=True):
-            if len(asked.sources) < 2:
+            if not asked.is_sum:
                 continue
             sum_key = self._sum_key(asked.sources[0])
             if sum_key is None or sum_key in self._orders or mailbox.sessions.was_pulled(sum_key):

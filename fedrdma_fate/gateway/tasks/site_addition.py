@@ -15,14 +15,14 @@ from fedrdma_fate.aggregate.place import MARK_BYTES, PLANES_AT, accumulator_byte
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
 from fedrdma_fate.aggregate.worker_pool import WorkerPool
 from fedrdma_fate.core.fold import Order
-from fedrdma_fate.core.sum_tree import Asked
+from fedrdma_fate.core.sum_tree import LEAST_PARTS, Asked
 from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, read_summand
-from fedrdma_fate.gateway.tasks.child_sums import LEAST_PARTS, ChildSums
+from fedrdma_fate.gateway.tasks.child_sums import ChildSums
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.memory.shared_slots import hold_range
 from fedrdma_fate.wire.errors import MemoryPoolError
@@ -124,7 +124,7 @@ class SiteAddition:
         self._changed = asyncio.Event()
         self._is_running = self._is_over = False
         self._likely = likely
-        self._levels = 1
+        self._has_asked = False
         # of whom it is not waited for any more, though the order is still of them
         self._narrowed: set[Party] = set()
         if likely is None:
@@ -139,7 +139,7 @@ class SiteAddition:
     def _ask(self, below: Sequence[Asked[Party]]) -> None:
         self._children.ask(self._order, below)
         if self._children.sites:
-            self._levels = 1 + max(each.levels for each in below)
+            self._has_asked = True
             self._run_once()
 
     def confirm(self, order: SumOrder, key: MessageKey, sends: Sending, below: Sequence[Asked[Party]]) -> bool:
@@ -170,7 +170,7 @@ class SiteAddition:
     @property
     def is_passed_on(self) -> bool:
         """Whether it goes to a parent, or holds what children send: then it ends with the channels it needs."""
-        return self._sends is not self._keeps or self._levels > 1
+        return self._sends is not self._keeps or self._has_asked
 
     def tell_if_idle(self) -> None:
         """Where nothing will ever be sent for it, the parent does not wait."""

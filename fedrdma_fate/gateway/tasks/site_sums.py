@@ -26,7 +26,6 @@ from fedrdma_fate.core.sum_tree import Asked, is_below, plan
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.peers.sending import Sending
-from fedrdma_fate.gateway.tasks.child_sums import LEAST_PARTS
 from fedrdma_fate.gateway.tasks.site_addition import AdditionProgress, Likely, SiteAddition
 from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, MessageKey, Party, SumOrder
 from fedrdma_fate.wire.site_sum import NEXT_TAG, key_of_order
@@ -77,7 +76,7 @@ class SiteSums:
                 self._remember(order)
                 for asked in self._below(order):
                     # one party alone has no sum
-                    if len(asked.sources) >= LEAST_PARTS:
+                    if asked.is_sum:
                         below = msgspec.structs.replace(order, number=0, sources=asked.sources)
                         self._context.sum_orders.place_ahead(asked.site, below, _owner(site, number))
         over = self._ahead[site] - set(ahead)
