@@ -1,4 +1,4 @@
-"""Nothing that protocols bring to the program of `fedrdma bench protocols` is unpickled, and what ZMTP drops is missed."""
+"""Nothing that a protocol of `fedrdma bench protocols` is sent is unpickled, and what ZMTP drops is counted."""
 
 from __future__ import annotations
 
