@@ -298,7 +298,9 @@ def _of_what(adder: dict[str, Any]) -> str:
 
 
 def _being_added(each: dict[str, Any]) -> str:
-    """Who is being added, or how much of the last one that comes."""
+    """Who is being added, or how much of the last one that comes; or what the sum waits for before anybody is."""
+    if each["awaited_bytes"]:
+        return f"waits for {size(each['awaited_bytes'])} of receive memory, to add up in"
     if (coming := each["coming"]) is None:
         return str(each["adding"] or "")
     return f"{coming['party']}, while it comes: {size(coming['added_bytes'])} of {size(coming['bytes'])}"

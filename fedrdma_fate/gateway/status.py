@@ -170,6 +170,7 @@ def _sum(progress: SumProgress) -> dict[str, object]:
         "fan_in": len(progress.asked) + progress.parties - sum(parties for _, _, parties in progress.asked),
         "adders": [dict(zip(("site", "sites", "updates"), each, strict=True)) for each in progress.asked],
         "update_bytes": progress.update_bytes,
+        "awaited_bytes": progress.awaited_bytes,
         "worker": progress.worker,
         "seconds": progress.seconds,
         "coming": None

@@ -47,6 +47,11 @@ class OrderedSite(Protocol):
         ...
 
     @property
+    def why_no_sums(self) -> str:
+        """Why it cannot be asked for sums, for people; empty where it can."""
+        ...
+
+    @property
     def sum_place(self) -> SumPlace:
         """Where it says that its sums go, and how many of others it adds to one."""
         ...
@@ -86,6 +91,11 @@ class StandingSumOrders:
     def places_of(self, names: Iterable[str]) -> dict[str, SumPlace]:
         """The same of these, and where one cannot be asked now, that it has no parent."""
         return {**{name: SumPlace() for name in names if name in self._sites}, **self.places}
+
+    def why_none_of(self, name: str) -> str:
+        """Why this site cannot be asked for a sum, for people; empty where it can, or is no peer."""
+        site = self._sites.get(name)
+        return "" if site is None else site.why_no_sums
 
     def awaits(self, name: str, key: MessageKey) -> bool:
         """Whether this is the message of a sum that the site was asked for; any thread may ask."""

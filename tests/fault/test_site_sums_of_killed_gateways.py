@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from tests.fault.test_tasks_come_back import Doing
-from tests.support.sites import InProcesses, Sites, eventually, party, runner_of, start_gateways
+from tests.support.sites import InProcesses, Sites, eventually, log_of, party, runner_of, start_gateways
 from tests.support.summands import bits, exact_sum, masked, pairs_in, written
 
 ARBITER = party("arbiter:9")
@@ -62,8 +63,8 @@ class Job:
             for number, source in enumerate(SOURCES)
         ]
 
-    def push(self, number: int) -> None:
-        body = written(UPDATES[number], SOURCES[number], float(number))
+    def push(self, number: int, body: bytes | None = None) -> None:
+        body = written(UPDATES[number], SOURCES[number], float(number)) if body is None else body
         host: GatewayClient = self._hosts[number]
         lease = host.lease(len(body))
         lease.buffer[:] = body
@@ -86,6 +87,15 @@ class Job:
         """Updates that are in the sum."""
         return len({event["source"] for event in self.sites["a"].events("get") if event["session"] == self.session})
 
+    def spoil(self, number: int) -> bytes:
+        """Push an update with a number that is none, and wait until the arbiter's gateway has left it out."""
+        pairs = [(fraction.copy(), whole.copy()) for fraction, whole in UPDATES[number]]
+        pairs[0][0][-1] = math.nan
+        body, key = written(pairs, SOURCES[number], float(number)), f"{NAME}/t in {self.session}"
+        self.push(number, body)
+        eventually(lambda: f"{key} is not added, and left to FATE: {SOURCES[number]}" in log_of(self.sites["a"]), 20)
+        return body
+
 
 @pytest.fixture
 def job(sites: Sites, session: str) -> Iterator[Job]:
@@ -102,6 +112,15 @@ def check(summed: Any) -> None:
     assert isinstance(summed, ReceivedSum), summed
     assert (summed.parties_in, summed.weight, summed.reason) == (tuple(range(8)), 28.0, "")
     assert bits(pairs_in(summed.buffer, summed.shapes)) == bits(exact_sum(UPDATES, SHAPES))
+
+
+def check_without(number: int, summed: Any) -> None:
+    """The sum of all but one, which was left out."""
+    assert isinstance(summed, ReceivedSum), summed
+    others = tuple(each for each in range(8) if each != number)
+    assert (summed.parties_in, summed.weight) == (others, 28.0 - number)
+    assert summed.reason.startswith(f"{SOURCES[number]}: ")
+    assert bits(pairs_in(summed.buffer, summed.shapes)) == bits(exact_sum([UPDATES[each] for each in others], SHAPES))
 
 
 def test_a_site_that_is_killed_while_it_adds_sends_each_party_alone(sites: Sites, job: Job) -> None:
@@ -126,6 +145,24 @@ def test_an_arbiters_gateway_that_is_killed_when_one_sum_is_in_goes_on(sites: Si
         job.push(number)
 
     check(asking.result())
+    for site in "bc":
+        eventually(lambda site=site: sites[site].pool("send")["slots"] == 0, 20)
+
+
+@pytest.mark.parametrize("killed", ["a", "b"], ids=["the arbiter's", "the site's"])
+def test_a_sum_that_an_update_was_left_out_of_goes_on_without_it_whoever_is_killed(
+    sites: Sites, job: Job, killed: str
+) -> None:
+    asking = job.asks()
+    job.push(0)
+    bad = job.spoil(1)
+    restart(sites, killed)
+    sites.wait_until_connected()
+    for number in (2, 3, 4, 5, 6, 7):
+        job.push(number)
+
+    check_without(1, asking.result())
+    assert bytes(job.arbiter.get(NAME, "t", SOURCES[1], timeout=20).buffer) == bad
     for site in "bc":
         eventually(lambda site=site: sites[site].pool("send")["slots"] == 0, 20)
 

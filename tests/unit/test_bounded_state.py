@@ -151,7 +151,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/tasks/site_sums.py:SiteSums": "_sums _asked _expected _ahead",
     },
     "MOST_PARTIES: of one sum": {
-        "gateway/tasks/sums.py:_RunningSum": "_here _takes _sum_takes",
+        "gateway/tasks/running_sum.py:RunningSum": "_here _takes _sum_takes",
         "gateway/tasks/merging.py:Merging": "_here",
         "gateway/tasks/ordered_sums.py:OrderedSums": "_number_of _orders",
         "gateway/tasks/ordered_sums.py:_Ordered": "below",

@@ -632,8 +632,16 @@ class Peer:
     @property
     def takes_sum_orders(self) -> bool:
         """See `OrderedSite`."""
-        knows = self.hello is not None and self.hello.site_sums
-        return self.connected and knows and not self.shares_memory()
+        return not self.why_no_sums
+
+    @property
+    def why_no_sums(self) -> str:
+        """See `OrderedSite`."""
+        if not self.connected or self.hello is None:
+            return "it is not connected"
+        if not self.hello.site_sums:
+            return f"its gateway ({self.hello.version}) is of an older version, or has aggregate.site_sums: false"
+        return "its messages are lent, and cross no network" if self.shares_memory() else ""
 
     @property
     def sum_place(self) -> SumPlace:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from fedrdma_fate.core.fold import Order
-from fedrdma_fate.core.sum_tree import SumPlace, is_below, plan
+from fedrdma_fate.core.sum_tree import LEAST_PARTS, SumPlace, is_below, plan
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.journal_records import Pulled
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks.adding import CannotAddError, locate, read_site_sum
 from fedrdma_fate.wire.frames import MessageKey, Party, SumOrder
 from fedrdma_fate.wire.site_sum import NEXT_TAG, SiteSum, site_sum_key
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,6 +115,12 @@ class OrderedSums:
                 self._orders[known] = _Ordered(message.origin, None, self._sites_below(message.origin, places))
             if not mailbox.has(key):
                 of_site[self.site_of(key.source)].append(key.source)
+        for site, sources in of_site.items():
+            if len(sources) >= LEAST_PARTS and (why := orders.why_none_of(site)):
+                told = "the updates of %s of %s's parties come one by one, without a sum of that site: %s"
+                self._context.complaints.add(
+                    logger, "site without sums", site, told, len(sources), site, why, level=logging.INFO
+                )
         for asked in plan(self._context.config.site, of_site, places, is_root=True):
             if not asked.is_sum:
                 continue

@@ -45,6 +45,7 @@ class SumProgress:
         site_sums: sums of sites that were asked for and are not in it.
         asked: each sum that was asked for, be it in or not: of which site, of how many sites, and of how many parties.
         update_bytes: of one update; 0 before the first one is here.
+        awaited_bytes: that it waits for in receive memory, to be added up in; 0: it has them, or needs none yet.
         worker: id of the process that adds, where it has one.
         seconds: since it was asked for.
         coming: whose update, the last, is being added while it comes, of the sum of a site the first one's; how many of
@@ -61,6 +62,7 @@ class SumProgress:
     site_sums: int
     asked: tuple[tuple[str, int, int], ...]
     update_bytes: int
+    awaited_bytes: int
     worker: int | None
     seconds: float
     coming: tuple[Party, int, int] | None

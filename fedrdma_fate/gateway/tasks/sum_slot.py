@@ -48,6 +48,7 @@ class SumSlot:
         order: the same.
         shapes: of its arrays, as soon as there is a slot.
         message: holds the slot, as soon as there is one.
+        awaited_bytes: that it waits for in receive memory, while it does; else 0.
         is_finished: it lies where its total went, float64.
     """
 
@@ -81,6 +82,7 @@ class SumSlot:
         self._former: Message | None = None
         self._numbers = numbers
         self.is_finished = False
+        self.awaited_bytes = 0
         self.number = next(numbers) if earlier is None else earlier.kept.began.number
         self.order_name = context.config.aggregate.order if earlier is None else earlier.kept.began.order
         self.order = Order(self.order_name)
@@ -131,10 +133,13 @@ class SumSlot:
         length = accumulator_bytes(self.order, planes_bytes(shapes))
         # in the next turn of the loop, when the request below stands in the queue
         asyncio.get_running_loop().call_soon(make_room, self._context, pool)
+        self.awaited_bytes = length
         try:
             lease = await pool.acquire(length, f"sum:{self.number}", ROOM_SECONDS)
         except MemoryPoolError as error:
             raise CannotAddError(f"no room for the sum: {error.message}") from error
+        finally:
+            self.awaited_bytes = 0
         lease.slot.view[:MARK_BYTES] = bytes(MARK_BYTES)
         journal = self._context.journal
         journal.write(

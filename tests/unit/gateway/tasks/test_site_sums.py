@@ -6,6 +6,7 @@ More than 500 lines: gateways are started once for all of it.
 from __future__ import annotations
 
 import io
+import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -450,8 +451,9 @@ def test_a_task_cannot_push_what_looks_like_the_sum_of_a_site(make_session: Call
 
 
 def test_a_site_that_adds_no_sums_is_asked_for_none_and_the_other_one_is(
-    tmp_path: Path, alone: tuple[Any, float | None]
+    tmp_path: Path, alone: tuple[Any, float | None], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     with ExitStack() as stack:
         sockets = stack.enter_context(tempfile.TemporaryDirectory(prefix="fr"))
         aggregate = {"site_sums": True, "site_wait": LONG_WAIT}
@@ -464,6 +466,9 @@ def test_a_site_that_adds_no_sums_is_asked_for_none_and_the_other_one_is(
         future = session.pool.submit(session.arbiter.get_sum, "masked", "t", SOURCES, timeout=60.0)
         eventually(lambda: session.orders_at("b") == 1)
         assert session.orders_at("c") == 0
+        assert "the updates of 4 of c's parties come one by one" in caplog.text
+        assert "is of an older version, or has aggregate.site_sums: false" in caplog.text
+        assert "of b's parties come one by one" not in caplog.text
         for number in range(8):
             session.push(number)
 

@@ -35,18 +35,20 @@ from fedrdma_fate.core.fold import Order
 from fedrdma_fate.fate.sums import ExpectedSum
 from fedrdma_fate.gateway import spilling
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.tasks import sums
+from fedrdma_fate.gateway.tasks import sum_slot, sums
+from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
 from fedrdma_fate.wire.summand import Plane, planes_of
 from tests.support.raw_task import Connection
 from tests.support.sites import Site, eventually, party, start_gateways
-from tests.support.summands import SHAPES, Pairs, bits, masked, pairs_in, summed_by_rank, written
+from tests.support.summands import SHAPES, Pairs, bits, exact_sum, masked, pairs_in, summed_by_rank, written
 
 SOURCES = [party(f"host:{number}") for number in range(4)]
 NAMES = [str(source) for source in SOURCES]
 MEMORY = {"send_bytes": "16MiB", "receive_bytes": "16MiB", "ring_slots": 2, "ring_slot_bytes": "256KiB"}
 ORDERS = ["exact", "rank"]
 UPDATES = masked(SHAPES, len(SOURCES), seed=3)
+UPDATE = written(UPDATES[0], SOURCES[0])
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,8 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[s
                     layout,
                     directory,
                     memory=MEMORY,
-                    aggregate={"sums": True, "order": order, "checkpoints": str(directory / "sums")},
+                    # parties of b's that come one after the other hold nothing up
+                    aggregate={"order": order, "checkpoints": str(directory / "sums"), "site_wait": 0.05},
                 )
             )
         yield made
@@ -80,18 +83,18 @@ class Session:
             for number, each in enumerate(NAMES)
         ]
 
-    def push(self, number: int, body: bytes | None = None) -> None:
+    def push(self, number: int, body: bytes | None = None, tag: str = "t") -> None:
         body = written(UPDATES[number], SOURCES[number], float(number)) if body is None else body
         client: GatewayClient = self.hosts[number]
         if len(body) < 60_000:
-            client.put_inline("masked", "t", [party("arbiter:1")], "object", body)
+            client.put_inline("masked", tag, [party("arbiter:1")], "object", body)
             return
         lease = client.lease(len(body))
         lease.buffer[:] = body
-        lease.commit("masked", "t", [party("arbiter:1")], "object")
+        lease.commit("masked", tag, [party("arbiter:1")], "object")
 
-    def get_sum(self, timeout: float = 20.0) -> ReceivedSum | NotSummed:
-        return self.arbiter.get_sum("masked", "t", SOURCES, timeout=timeout)
+    def get_sum(self, timeout: float = 20.0, tag: str = "t") -> ReceivedSum | NotSummed:
+        return self.arbiter.get_sum("masked", tag, SOURCES, timeout=timeout)
 
     def whole_sum(self) -> ReceivedSum:
         summed = self.get_sum()
@@ -421,6 +424,72 @@ def test_updates_that_are_lent_are_added_where_they_lie_with_the_same_bits_and_g
         eventually(lambda: sites["b"].pool("send")["slots"] == 0)
 
 
+def sum_of_local(session: Session) -> ReceivedSum:
+    """Of the two whose updates lie in send memory, so that receive memory is needed for the sum alone."""
+    summed = session.arbiter.get_sum("masked", "t", SOURCES[:2], timeout=20)
+    assert isinstance(summed, ReceivedSum), summed
+    return summed
+
+
+def test_without_room_to_add_up_in_a_sum_waits_and_shows_for_what_and_goes_on_when_there_is_some(
+    make_session: Callable[..., Session], sites: dict[str, dict[str, Site]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet, session = make_session(), make_session()
+    for each in (quiet, session):
+        for number in (0, 1):
+            each.push(number)
+    idle = session.site.pool("receive")["slots"]
+    expected = bits(sum_of(sum_of_local(quiet)))
+    eventually(lambda: session.site.pool("receive")["slots"] == idle)
+    runner = sites["exact"].runner  # type: ignore[attr-defined]
+    pool = runner.gateways["a"]._assembly.context.receive_pool
+
+    async def take_all() -> list[Lease]:
+        return list(iter(lambda: pool.lease(len(UPDATE), "what a task holds"), None))
+
+    async def give_back(leases: list[Lease]) -> None:
+        for lease in leases:
+            lease.release()
+
+    def shown() -> Any:
+        return [each for each in session.site.status()["sums"] if each["session"] == _name(session)]
+
+    # what tests before have left here would make room
+    monkeypatch.setattr(spilling, "_to_spill", lambda *_: None)
+    leases = runner.run(take_all())
+    with ThreadPoolExecutor(1) as waiting:
+        try:
+            future = waiting.submit(sum_of_local, session)
+            (found,) = eventually(lambda: [each for each in shown() if each["awaited_bytes"]])
+            assert found["awaited_bytes"] > len(UPDATE)
+            assert found["added"] == 0
+            (line,) = [line for line in plain(render(session.site.status())) if _name(session)[:20] in line]
+            assert "waits for 1.8 MiB of receive memory, to add up in" in line
+        finally:
+            runner.run(give_back(leases))
+        assert bits(sum_of(future.result(timeout=20))) == expected
+    assert shown() == []
+
+
+def test_where_there_is_no_room_to_add_up_in_for_long_all_is_left_to_the_task(
+    make_session: Callable[..., Session], sites: dict[str, dict[str, Site]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sum_slot, "ROOM_SECONDS", 0.05)
+    session = make_session()
+    runner = sites["exact"].runner  # type: ignore[attr-defined]
+    pool = runner.gateways["a"]._assembly.context.receive_pool
+    monkeypatch.setattr(pool, "_take", lambda *_: None)
+    for number in (0, 1):
+        session.push(number)
+    answer = session.arbiter.get_sum("masked", "t", SOURCES[:2], timeout=20)
+
+    assert isinstance(answer, NotSummed)
+    assert "no room for the sum" in answer.reason
+    assert [session.get(number) for number in (0, 1)] == [
+        written(UPDATES[number], SOURCES[number], float(number)) for number in (0, 1)
+    ]
+
+
 def test_by_rank_what_is_no_number_is_passed_on_as_fate_does(make_session: Callable[..., Session]) -> None:
     session = make_session("rank")
     for number in range(4):
@@ -563,6 +632,79 @@ def test_a_sum_for_which_there_is_no_descriptor_waits_for_the_task_to_ask_again(
         other.push(number)
     assert bits(sum_of(summed)) == bits(sum_of(other.whole_sum()))
     assert session.why_no_sum() is ErrorCode.DUPLICATE_PULL
+
+
+def pulls(session: Session, tag: str = "t") -> ExpectedSum[bytes]:
+    """What FATE's loop pulls from."""
+    parties = [(source.role, source.party_id) for source in SOURCES]
+    return ExpectedSum(session.arbiter, "masked", tag, parties, lambda message: bytes(message.buffer))
+
+
+@pytest.mark.parametrize("ranks", [(3, 1, 0, 2), (2, 0), (1,)], ids=["another order", "some", "one"])
+def test_whoever_is_pulled_first_brings_the_sum_the_others_nothing_and_none_of_them_again(
+    make_session: Callable[..., Session], ranks: tuple[int, ...]
+) -> None:
+    session, other = make_session(), make_session()
+    for number in range(4):
+        session.push(number)
+        other.push(number)
+    expected = pulls(session)
+    found = [expected.get((SOURCES[rank].role, SOURCES[rank].party_id), 20.0) for rank in ranks]
+
+    assert None not in found
+    first, *others = [each[0].load_object(None, None, "", "", NAMES[0]) for each in found if each is not None]  # type: ignore[union-attr]
+    assert (bits(first[0]), first[1]) == (bits(sum_of(other.whole_sum())), 6.0)
+    assert others == [([], None)] * (len(ranks) - 1)
+    # twice: as FATE's own second pull of one message
+    for rank in ranks:
+        assert expected.get((SOURCES[rank].role, SOURCES[rank].party_id), 20.0) is None
+        with pytest.raises(FedRDMAError) as caught:
+            session.get(rank)
+        assert caught.value.code is ErrorCode.DUPLICATE_PULL
+
+
+def test_sums_of_one_name_and_tag_in_two_sessions_and_of_two_tags_in_one_do_not_mix(
+    make_session: Callable[..., Session],
+) -> None:
+    first, second = make_session(), make_session()
+    kinds = [(first, "t", 0), (second, "t", 1), (second, "another", 2)]
+    made = [masked(SHAPES, len(SOURCES), seed=40 + seed) for *_, seed in kinds]
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        futures = [pool.submit(session.get_sum, tag=tag) for session, tag, _ in kinds]
+        eventually(
+            lambda: sum(each["session"].startswith(_name(first)[:-1]) for each in first.site.status()["sums"]) == 3
+        )
+        for number in (2, 0, 3, 1):
+            for session, tag, seed in kinds:
+                session.push(number, written(made[seed][number], SOURCES[number], float(seed)), tag)
+        results = [future.result(timeout=30) for future in futures]
+
+    for summed, (*_, seed) in zip(results, kinds, strict=True):
+        assert isinstance(summed, ReceivedSum), summed
+        assert (summed.parties_in, summed.weight) == ((0, 1, 2, 3), 4.0 * seed)
+        assert bits(sum_of(summed)) == bits(exact_sum(made[seed], SHAPES))
+
+
+def test_a_second_job_of_the_same_session_gets_an_error_and_the_first_one_its_sum(
+    make_session: Callable[..., Session], sites: dict[str, dict[str, Site]]
+) -> None:
+    session = make_session()
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        future = pool.submit(session.whole_sum)
+        eventually(lambda: [each for each in session.site.status()["sums"] if each["session"] == _name(session)])
+        second = Session(sites["exact"], session.name, stack)
+        session.push(0)
+        assert second.why_no_sum() is ErrorCode.DUPLICATE_PULL
+        # its updates are others, of the same names
+        with pytest.raises(FedRDMAError) as caught:
+            second.push(0, written(UPDATES[1], SOURCES[0], 9.0))
+        assert caught.value.code is ErrorCode.DUPLICATE_PUSH
+        for number in (1, 2, 3):
+            session.push(number)
+        summed = future.result(timeout=30)
+
+    assert (summed.parties_in, summed.weight) == ((0, 1, 2, 3), 6.0)
+    assert bits(sum_of(summed)) == bits(exact_sum(UPDATES, SHAPES))
 
 
 def test_the_slot_of_a_sum_that_was_not_got_and_not_asked_for_again_goes_back_with_its_task(
