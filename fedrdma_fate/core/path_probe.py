@@ -21,8 +21,10 @@ from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.wire.datagrams import (
     DATAGRAM_BYTES,
     PADDED_DATAGRAM_BYTES,
+    SEAL_BYTES,
     PathProbe,
     PathProbeAnswer,
+    TrainWanted,
     padded_probe,
 )
 
@@ -62,6 +64,9 @@ LEAST_ARRIVAL_TIMES = 4
 
 LEAST_JOINT_DATAGRAMS = 2
 """Of a train that goes with others, however little of one came that went alone: with one it has no spread."""
+
+LEAST_PADDING_BYTES = DATAGRAM_BYTES - SEAL_BYTES - 64
+"""Of a datagram of a train that was wanted: all but its seal and some numbers and names."""
 
 SKIPPED_DIVISOR = 4
 """The first quarter of a train is left out: a token bucket lets it pass as it came."""
@@ -115,11 +120,11 @@ class Train:
 
 
 class JointAnswer(NamedTuple):
-    """How one of several trains arrived that went to different peers at one moment.
+    """How one of several trains arrived that went to different peers at one moment, or were wanted of them.
 
     Attributes:
         began: that moment, seconds.
-        seconds: from it until the train had come, and the way back.
+        seconds: from it until the train had come, and the way back, or the way of what wanted it.
         spread: from its first datagram's arrival to its last's, seconds.
         came: how many of its datagrams.
         sent: how many there were.
@@ -147,6 +152,7 @@ class ProbingSide:
         self._room = TRAIN_DATAGRAMS
         self._unanswered: dict[int, tuple[float, int]] = {}
         self._due: float | None = None
+        self._wanted = self._wanted_trains = 0
 
     def start(self, now: float) -> Train:
         """The first train, or the next."""
@@ -163,6 +169,19 @@ class ProbingSide:
         count = min(count, self._room)
         self._train += 1
         self.joint, self._joint = None, {self._train: (began, count)}
+        return Train(padded_probe(self._train, count), 0, count)
+
+    def on_wanted(self, number: int, count: int) -> Train | None:
+        """One that the peer wants, who sees how it arrives; None where it is late, or has had as many as it may.
+
+        It is no longer than what came of one that went alone, as with `start_joint`.
+        """
+        if number <= self._wanted or self._wanted_trains >= MOST_TRAINS:
+            return None
+        self._wanted = number
+        self._wanted_trains += 1
+        self._train += 1
+        count = max(1, min(count, self._room))
         return Train(padded_probe(self._train, count), 0, count)
 
     def _on_joint_answer(self, answer: PathProbeAnswer, began: float, count: int, now: float) -> None:
@@ -229,12 +248,17 @@ class ProbedSide:
     """Takes down how the peer's trains arrive. Times in seconds of one clock.
 
     Attributes:
-        rate: bytes a second at which the latest train came; None where that cannot be told, as on fast paths, where the
-            length of what comes next is not known here.
+        rate: bytes a second at which the latest train came that went alone; None where that cannot be told, as on fast
+            paths, where the length of what comes next is not known here.
+        wanted: how the latest came that was wanted; None while that is not known.
     """
 
     def __init__(self) -> None:
         self.rate: float | None = None
+        self.wanted: JointAnswer | None = None
+        self._wants: tuple[float, int] | None = None
+        self._wants_number = 0
+        self._is_wanted = False
         self._is_fast = False
         self._train = 0
         self._trains = 0
@@ -244,10 +268,21 @@ class ProbedSide:
         self._last_at = 0.0
         self._arrivals: list[tuple[int, int]] = []
 
+    def want(self, began: float, count: int) -> TrainWanted:
+        """What asks for a train of so many datagrams at most, which others are wanted with, from this moment on."""
+        self.wanted, self._wants = None, (began, count)
+        self._wants_number += 1
+        return TrainWanted(self._wants_number, count)
+
     def on_probe(self, probe: PathProbe, now: float) -> PathProbeAnswer | None:
         """A datagram of a train; the answer, with its last."""
-        if probe.train > self._train and self._trains < MOST_TRAINS:
-            self._trains += 1
+        # a shorter datagram would make the link look faster than it is
+        is_wanted = (
+            self._wants is not None and probe.count <= self._wants[1] and len(probe.padding) >= LEAST_PADDING_BYTES
+        )
+        if probe.train > self._train and (is_wanted or self._trains < MOST_TRAINS):
+            self._trains += not is_wanted
+            self._is_wanted = is_wanted
             self._train, self._count, self._came = probe.train, min(probe.count, TRAIN_DATAGRAMS), 0
             self._first_at = now
             self._arrivals = []
@@ -277,9 +312,19 @@ class ProbedSide:
             self._arrivals.append((1, since))
 
     def _answer(self, now: float) -> PathProbeAnswer:
-        self._count = 0
+        count, self._count = self._count, 0
+        answer = PathProbeAnswer(self._train, tuple(self._arrivals), round((now - self._first_at) * 1e9))
+        if self._is_wanted:
+            self._note_wanted(count)
+            return answer
         rate = dispersion_rate(self._arrivals, DATAGRAM_BYTES)
         self._is_fast |= max(rate or 0.0, least_rate(self._arrivals, DATAGRAM_BYTES)) > FAST_RATE
         if rate is not None and not self._is_fast:
             self.rate = rate
-        return PathProbeAnswer(self._train, tuple(self._arrivals), round((now - self._first_at) * 1e9))
+        return answer
+
+    def _note_wanted(self, count: int) -> None:
+        """It has come, or what of it does: it is not wanted any more."""
+        assert self._wants is not None
+        (began, _), self._wants, self._is_wanted = self._wants, None, False
+        self.wanted = JointAnswer(began, self._last_at - began, self._last_at - self._first_at, self._came, count)

@@ -1,4 +1,7 @@
-"""The data path to one peer, and every transfer on it, as turns without a thread: whoever drives it has the clock."""
+"""The data path to one peer, and every transfer on it, as turns without a thread: whoever drives it has the clock.
+
+More than 500 lines: all that the owner of a link may want of it, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,15 @@ from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.ports import Completion, CompletionKind, Draft, Endpoint, EndpointAddress, Slot
 from fedrdma_fate.security.datagram_tags import DatagramKeys
 from fedrdma_fate.security.sealing import PathOpener, PathSealing
-from fedrdma_fate.wire.datagrams import Header, PathEcho, PathEchoAnswer, PathLongEcho, PathProbe, PathProbeAnswer
+from fedrdma_fate.wire.datagrams import (
+    Header,
+    PathEcho,
+    PathEchoAnswer,
+    PathLongEcho,
+    PathProbe,
+    PathProbeAnswer,
+    TrainWanted,
+)
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError, error_from_code
 from fedrdma_fate.wire.frames import (
     Abort,
@@ -96,7 +107,7 @@ class Link:
     Attributes:
         heard_at: when the data path last showed a sign of life.
         snapshot: what is under way, as it was some tenths of a second ago at most. Like `heard_at`, `known_path`,
-            `arrivals`, `deliveries`, `bound`, `probed_rate` and `joint`, any thread may read it.
+            `arrivals`, `deliveries`, `bound`, `probed_rate`, `joint` and `wanted`, any thread may read it.
     """
 
     def __init__(self, peer: str, settings: LinkSettings, emit: Emit, clock: Clock) -> None:
@@ -148,6 +159,11 @@ class Link:
     def joint(self) -> JointAnswer | None:
         """What the latest train has told that went with those of other links; None while that is not known."""
         return self._probing.joint
+
+    @property
+    def wanted(self) -> JointAnswer | None:
+        """How the latest train of the peer came that was wanted of it; None while that is not known."""
+        return self._probing.wanted
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -243,6 +259,10 @@ class Link:
     def probe_jointly(self, began: float, count: int) -> None:
         """Send a short train now, which trains of other links go with, from a moment of this link's clock on."""
         self._probing.probe_jointly(began, count)
+
+    def want_train(self, began: float, count: int) -> None:
+        """Ask the peer for a short train, which others are wanted with, from a moment of this link's clock on."""
+        self._probing.want_train(began, count)
 
     def begin_early(self, offer: Offer) -> None:
         """Begin to receive what a datagram has announced, if that can be; else its frame decides."""
@@ -444,7 +464,7 @@ class Link:
                 self._incoming.on_return(grant)
             case Share() if datagram.transport == self._settings.transport:
                 self._outgoing.on_share(datagram, now)
-            case PathProbe() | PathProbeAnswer():
+            case PathProbe() | PathProbeAnswer() | TrainWanted():
                 self._probing.on_datagram(datagram, now)
             case PathEcho() | PathLongEcho() | PathEchoAnswer():
                 self._watch.on_datagram(datagram)

@@ -74,6 +74,11 @@ class LinkHandle:
         """What the latest train has told that went with those of other links; None while that is not known."""
         return self._link.joint
 
+    @property
+    def wanted(self) -> JointAnswer | None:
+        """How the latest train of the peer came that was wanted of it; None while that is not known."""
+        return self._link.wanted
+
     def progress(self) -> list[TransferProgress]:
         """What is under way, as it was some tenths of a second ago at most."""
         return self._link.snapshot
@@ -146,6 +151,10 @@ class LinkHandle:
     def probe_jointly(self, began: float, count: int) -> None:
         """Send a short train, which trains of other links go with."""
         self._command(lambda link: link.probe_jointly(began, count))
+
+    def want_train(self, began: float, count: int) -> None:
+        """Ask the peer for a short train, which others are wanted with."""
+        self._command(lambda link: link.want_train(began, count))
 
     def begin_early(self, offer: Offer) -> None:
         """Begin to receive what a datagram has announced, if that can be."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fedrdma_fate.core.path_probe import JointAnswer, ProbedSide, ProbingSide, Train
-from fedrdma_fate.engine.link_datagrams import LinkDatagrams
+from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.path_memory import PathMemory
 from fedrdma_fate.ports import Endpoint
-from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer
+from fedrdma_fate.wire.datagrams import PathProbe, PathProbeAnswer, TrainWanted
 
 ANSWER_COPIES = 4
 """Of an answer, which is short, and once for a path: without it the first transfer knows nothing of the path. Where a
@@ -32,6 +32,15 @@ class PathProbing:
         """What the latest train has told that went with those of other links; None while that is not known."""
         return self._probing.joint
 
+    @property
+    def wanted(self) -> JointAnswer | None:
+        """How the latest train of the peer came that was wanted of it; None while that is not known."""
+        return self._probed.wanted
+
+    def want_train(self, began: float, count: int) -> None:
+        """Ask for a train that others are wanted with, from this moment on."""
+        self._datagrams.post(self._probed.want(began, count), COPIES)
+
     def probe_jointly(self, began: float, count: int) -> None:
         """Send a train that others go with, from this moment on, to other peers."""
         if self._memory.known is not None:
@@ -48,8 +57,12 @@ class PathProbing:
         self._memory.is_probing = False
         self._probing, self._probed = ProbingSide(), ProbedSide()
 
-    def on_datagram(self, datagram: PathProbe | PathProbeAnswer, now: float) -> None:
-        """The peer measures, or says how a train of ours arrived."""
+    def on_datagram(self, datagram: PathProbe | PathProbeAnswer | TrainWanted, now: float) -> None:
+        """The peer measures, wants a train of ours, or says how one arrived."""
+        if isinstance(datagram, TrainWanted):
+            if (train := self._probing.on_wanted(datagram.number, datagram.count)) is not None:
+                self._datagrams.post_train(train)
+            return
         if isinstance(datagram, PathProbe):
             self._answer(self._probed.on_probe(datagram, now))
             return

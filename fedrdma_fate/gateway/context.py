@@ -14,10 +14,11 @@ from fedrdma_fate.engine.link_thread import LinkThread, MakeLink
 from fedrdma_fate.gateway.coming_updates import ComingUpdates
 from fedrdma_fate.gateway.config.schema import GatewayConfig
 from fedrdma_fate.gateway.journal.journal import Journal
-from fedrdma_fate.gateway.link_sharing import Direction, LinkSharing, ToldShare
+from fedrdma_fate.gateway.link_sharing import Direction, ToldShare
 from fedrdma_fate.gateway.messages.mailbox import Mailbox
 from fedrdma_fate.gateway.messages.unspilled import Unspilled
 from fedrdma_fate.gateway.path_store import PathStore
+from fedrdma_fate.gateway.receive_sharing import ReceiveSharing
 from fedrdma_fate.gateway.routing import Routes
 from fedrdma_fate.gateway.send_sharing import SendSharing
 from fedrdma_fate.gateway.sum_orders import StandingSumOrders
@@ -164,7 +165,7 @@ class GatewayContext:
     path_store: PathStore = dataclasses.field(default_factory=PathStore)
     complaints: Complaints = dataclasses.field(default_factory=Complaints)
     make_link: MakeLink = LinkThread
-    sharing: LinkSharing = dataclasses.field(init=False)
+    sharing: ReceiveSharing = dataclasses.field(init=False)
     send_sharing: SendSharing = dataclasses.field(init=False)
     summand_grants: SummandGrants = dataclasses.field(default_factory=SummandGrants)
     sum_orders: StandingSumOrders = dataclasses.field(default_factory=StandingSumOrders)
@@ -174,7 +175,7 @@ class GatewayContext:
         """What follows from the rest."""
         self.journal_identity = self.journal_identity or self.incarnation
         self.mailbox.is_passed_on = lambda key: is_site_sum(key) and not self.routes.is_local(key.destination)
-        self.sharing = LinkSharing(self.config.receive, functools.partial(self._note_share, "receive"))
+        self.sharing = ReceiveSharing(self.config.receive, functools.partial(self._note_share, "receive"))
         self.send_sharing = SendSharing(self.config.send, functools.partial(self._note_share, "send"))
 
     def _note_share(self, direction: Direction, told: ToldShare) -> None:

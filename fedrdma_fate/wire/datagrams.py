@@ -66,6 +66,18 @@ class PathProbeAnswer(Frame, frozen=True, tag="path-probe-answer"):
     held_ns: _Amount
 
 
+class TrainWanted(Frame, frozen=True, tag="train-wanted"):
+    """Asks for a train at once, which those of other peers are to meet at the link of who asks.
+
+    Attributes:
+        number: counts those of this data path; one that is not above the latest is late.
+        count: datagrams that it may have.
+    """
+
+    number: _Amount
+    count: _Amount
+
+
 class PathEcho(Frame, frozen=True, tag="path-echo"):
     """Asks for one answer: whether messages come at all.
 
@@ -125,6 +137,7 @@ Datagram = (
     | Header
     | PathProbe
     | PathProbeAnswer
+    | TrainWanted
     | PathEcho
     | PathLongEcho
     | PathEchoAnswer

@@ -167,6 +167,7 @@ class Hello(Frame, frozen=True, tag="hello"):
         site_sums: whether it obeys SumOrders.
         same_payload: whether it knows SamePayload.
         party_back: whether it knows PartyBack.
+        sends_trains: whether it sends a train of datagrams when it is asked for one.
         sum_parent: the site to which its sums go first, which may order them, too; empty: to who has asked for them.
         sum_fan_in: sums of other sites that it adds to one of its own; 0: none.
     """
@@ -197,6 +198,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     site_sums: bool = False
     same_payload: bool = False
     party_back: bool = False
+    sends_trains: bool = False
     sum_parent: PartyText = ""
     sum_fan_in: Annotated[int, msgspec.Meta(ge=0, le=MOST_FAN_IN)] = 0
 

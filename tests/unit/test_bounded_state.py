@@ -42,6 +42,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/journal/state.py:JournalState": "met",
         "gateway/messages/late_messages.py:LateMessages": "_sites",
         "gateway/journal/lost_messages.py:LostMessages": "_sites",
+        "gateway/receive_sharing.py:ReceiveSharing": "_sending_trains",
         "gateway/send_sharing.py:SendSharing": "_by_datagrams",
         "core/shares/receive_shares.py:ReceiveShares": "senders _told",
         "core/shares/windows.py:Windows": "_measured",

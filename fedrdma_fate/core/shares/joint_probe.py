@@ -11,7 +11,7 @@ idle in between, and took none of the time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
@@ -33,6 +33,13 @@ arrivals tell how soon they are looked at."""
 INTERLEAVED = 1.25
 """A train that took so many times its own time to arrive had those of others in between. Where it took less, and had,
 the link carries nearly what all ways do."""
+
+WANTED_SECONDS = SETTLED_SECONDS + 2 * ANSWERED_SECONDS
+"""After the latest data path has come up until trains are wanted of all: those that went to all have been answered."""
+
+COME_SHARE = 0.5
+"""Of the trains that were wanted more have to come: fewer may not fill the link. What is lost makes it look slower, and
+a train may be one datagram."""
 
 LEAST_SECONDS = 0.0001
 """Nothing is looked at sooner."""
@@ -67,6 +74,35 @@ def datagrams_each(peers: int, *, more: bool) -> int:
     """
     total = FIRST_DATAGRAMS * (MORE_FACTOR if more else 1)
     return max(1, min(total // peers, TRAIN_DATAGRAMS))
+
+
+def wanted_delays(round_trips: Mapping[str, float]) -> dict[str, float]:
+    """By how much later than the farthest each is to be asked for its train, so that all come at one moment.
+
+    Args:
+        round_trips: of the way to each, seconds, by name.
+    """
+    longest = max(round_trips.values(), default=0.0)
+    return {name: longest - round_trip for name, round_trip in round_trips.items()}
+
+
+def wanted_rate(trains: Sequence[Arrived], wanted: int) -> float:
+    """Bytes a second that the receiver's link carries at least, of trains that were to come at one moment; 0: unknown.
+
+    They have come on one clock, so their spacing tells it, too, and the slower of both is believed: who looks late
+    finds them closer to each other than they came, but later; of a round trip that is not as long as was thought they
+    are early, but as far from each other as they came.
+
+    Args:
+        trains: that have come.
+        wanted: how many were to.
+    """
+    if len(trains) <= COME_SHARE * wanted:
+        return 0.0
+    came = sum(train.came for train in trains)
+    first = min(train.seconds - train.spread for train in trains)
+    span = max(train.seconds for train in trains) - first
+    return min(joint_rate(trains), (came - 1) * DATAGRAM_BYTES / max(span, LEAST_SECONDS))
 
 
 def joint_rate(trains: Sequence[Arrived]) -> float:

@@ -35,6 +35,10 @@ JOINT_GAIN = 1.25
 """By so much faster than the fastest way alone have trains to all to come together: two estimates of one link differ by
 some hundredths, and the difference would be let through for nothing."""
 
+WANTED_GAIN = 1.1
+"""The same of trains that were wanted of all, and have come on one clock: that tells it in two ways, of which the
+slower counts."""
+
 LOWER_GAIN = 0.95
 """Of a trial downwards."""
 
@@ -238,6 +242,11 @@ class LinkRate:
         if self._may_be_probed and rate > JOINT_GAIN * (self.rate or 0.0):
             self.rate, self.found_by, self._is_roomy = rate, "probed", True
             self._joint_rate, self._lowered_rounds = rate, 0
+
+    def on_wanted_train(self, rate: float) -> None:
+        """Trains that were wanted of all senders came at this rate together: the link carries no less."""
+        if self._may_be_probed and rate > WANTED_GAIN * (self.rate or 0.0):
+            self.rate, self.found_by = rate, "probed"
 
     def on_rest(self) -> None:
         """A round is over, nobody sends any more: what trains have told holds for the next.

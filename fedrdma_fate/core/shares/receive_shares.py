@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from fedrdma_fate.core.shares.link_rate import JOINT_GAIN, LONG_WINDOWS, LinkRate
+from fedrdma_fate.core.shares.link_rate import JOINT_GAIN, LONG_WINDOWS, WANTED_GAIN, LinkRate
 from fedrdma_fate.core.shares.max_min import max_min
 from fedrdma_fate.core.shares.share_sender import Arrivals, Sender
 from fedrdma_fate.core.shares.windows import HEADROOM, LEAST_PART, USED_SHARE, Windows
@@ -130,8 +130,15 @@ class ReceiveShares:
         self.link.on_joint_train(rate)
         self._decide_soon(now)
 
+    def on_wanted_train(self, rate: float, now: float) -> None:
+        """Trains that were wanted of all came at this rate together."""
+        self.link.on_wanted_train(rate)
+        self._decide_soon(now)
+
     def wants_more(self, rate: float) -> bool:
         """Whether trains that came at this rate together, faster than each alone, are to be followed by longer ones."""
+        if self._gathers:
+            return rate > WANTED_GAIN * (self.link.rate or math.inf)
         fastest = max((each.path_rate for each in self.senders.values()), default=math.inf)
         return rate > JOINT_GAIN * fastest
 

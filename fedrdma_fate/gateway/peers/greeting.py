@@ -52,6 +52,7 @@ def own_hello(peer: PeerConfig, context: GatewayContext, keys: PeerKeys) -> Hell
         site_sums=config.aggregate.site_sums,
         same_payload=True,
         party_back=True,
+        sends_trains=True,
         sum_parent=(config.aggregate.parent or "") if config.aggregate.site_sums else "",
         sum_fan_in=config.aggregate.fan_in if config.aggregate.site_sums else 0,
     )

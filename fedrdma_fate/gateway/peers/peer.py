@@ -741,7 +741,7 @@ class Peer:
         if self._context.send_sharing.join(self.config.site, transport, path.link, self.rtt_seconds):
             self.sending.share_begun()
         if self.hello.obeys_shares and self._context.sharing.join(
-            self.config.site, transport, path.link, self.rtt_seconds
+            self.config.site, transport, path.link, self.rtt_seconds, sends_trains=self.hello.sends_trains
         ):
             self.receiving.share_announced()
 

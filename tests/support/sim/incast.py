@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import random
 import statistics
 from collections.abc import Sequence
@@ -12,6 +13,14 @@ from typing import Literal
 from fedrdma_fate.core.actions import Finished
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
+from fedrdma_fate.core.shares.joint_probe import (
+    ANSWERED_SECONDS,
+    WANTED_SECONDS,
+    Arrived,
+    datagrams_each,
+    wanted_delays,
+    wanted_rate,
+)
 from fedrdma_fate.core.shares.receive_shares import ReceiveShares
 from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES
 from fedrdma_fate.engine.link import Link
@@ -232,6 +241,36 @@ class Incast:
             self._look()
             if path is None:
                 clock.run(clock.now + PROBE_SECONDS)
+        if share != "off" and paths is None and configured is None and len(self.flows) > 1:
+            clock.run(clock.now + WANTED_SECONDS)
+            self._want_trains()
+
+    def _want_trains(self) -> None:
+        """As the gateway does while nothing comes, see `ReceiveSharing`."""
+        clock, told = self._clock, 0.0
+        round_trips = {str(number): way.profile.rtt for number, way in enumerate(self._ways)}
+        longest = max(round_trips.values())
+        self._look()
+        for more in (False, True):
+            began, count = clock.now, datagrams_each(len(self.flows), more=more)
+            for name, delay in wanted_delays(round_trips).items():
+                want = functools.partial(Link.want_train, began=began, count=count)
+                clock.after(delay, functools.partial(self.flows[int(name)].receiver.do, want))
+            clock.run(began + ANSWERED_SECONDS + longest)
+            links = [flow.receiver.link for flow in self.flows]
+            trains = [
+                Arrived(each.seconds, longest, link.probed_rate or math.inf, each.came, each.spread, each.sent)
+                for link in links
+                if (each := link.wanted) is not None and each.began == began
+            ]
+            rate = wanted_rate(trains, len(links))
+            is_whole = len(trains) == len(links) and all(train.came == train.sent for train in trains)
+            told = rate if is_whole else max(rate, told)
+            if not self.shares.wants_more(rate) or any(train.sent < count for train in trains):
+                break
+        if told:
+            self.shares.on_wanted_train(told, clock.now)
+        self._look()
 
     def play(self, chance: random.Random, jitter: float, silos: Sequence[int] | None = None) -> Round:
         """One round, in which all, or these, begin within a while."""

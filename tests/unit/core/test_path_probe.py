@@ -25,6 +25,7 @@ from fedrdma_fate.wire.datagrams import (
     SEAL_BYTES,
     PathProbe,
     PathProbeAnswer,
+    TrainWanted,
     decode_datagram,
 )
 
@@ -352,3 +353,61 @@ def test_the_next_such_train_forgets_the_one_before() -> None:
     joint(side, began=2.0)
     side.on_answer(PathProbeAnswer(first, ((8, 0),), 0), 2.01)
     assert side.joint is None
+
+
+def wanted_train(probing: ProbingSide, wanted: TrainWanted) -> list[PathProbe]:
+    train = probing.on_wanted(wanted.number, wanted.count)
+    assert train is not None
+    found = decode_datagram(train.datagram)
+    assert isinstance(found, PathProbe)
+    return [found] * train.count
+
+
+def test_how_a_train_came_that_was_wanted_is_told_by_the_clock_of_who_wanted_it() -> None:
+    probing, probed = ProbingSide(), ProbedSide()
+    for number, each in enumerate(wanted_train(probing, probed.want(10.0, 8))):
+        assert probed.wanted is None
+        probed.on_probe(each, 10.5 + number * 1e-3)
+    assert probed.wanted == pytest.approx((10.0, 0.507, 0.007, 8, 8))
+    assert probed.rate is None, "it says nothing of this way alone"
+
+
+def test_of_a_wanted_train_whose_end_is_lost_is_known_what_came() -> None:
+    probing, probed = ProbingSide(), ProbedSide()
+    for number, each in enumerate(wanted_train(probing, probed.want(10.0, 8))[:5]):
+        probed.on_probe(each, 10.5 + number * 1e-3)
+    due = probed.timer()
+    assert due is not None
+    probed.on_timer(due)
+    assert probed.wanted == pytest.approx((10.0, 0.504, 0.004, 5, 8))
+
+
+def test_a_train_of_short_datagrams_or_longer_than_was_wanted_is_none_that_was() -> None:
+    short, longer = ProbedSide(), ProbedSide()
+    for side, padding, count in ((short, bytes(100), 4), (longer, bytes(DATAGRAM_BYTES - 60), 9)):
+        side.want(10.0, 8)
+        for number in range(count):
+            side.on_probe(PathProbe(1, count, padding), 10.5 + number * 1e-3)
+        assert side.wanted is None
+
+
+def test_a_train_that_goes_alone_tells_the_rate_also_while_one_is_wanted() -> None:
+    probing, probed = ProbingSide(), ProbedSide()
+    probed.want(10.0, 8)
+    train = decode_datagram(probing.start(10.0).datagram)
+    assert isinstance(train, PathProbe)
+    for number in range(TRAIN_DATAGRAMS):
+        probed.on_probe(train, 10.5 + number * 1e-5)
+    assert probed.rate == pytest.approx(4096 / 1e-5)
+    assert probed.wanted is None
+
+
+def test_a_peer_is_sent_each_train_once_and_no_more_than_so_many_on_a_path() -> None:
+    probing = ProbingSide()
+    sent = [probing.on_wanted(number // 2, 1 << 40) for number in range(8 * MOST_TRAINS)]
+    trains = [train for train in sent if train is not None]
+    assert len(trains) == MOST_TRAINS
+    assert {train.count for train in trains} == {TRAIN_DATAGRAMS}
+    nothing = ProbingSide().on_wanted(1, 0)
+    assert nothing is not None
+    assert nothing.count == 1

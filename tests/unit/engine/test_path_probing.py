@@ -17,6 +17,7 @@ from fedrdma_fate.wire.datagrams import (
     PADDED_DATAGRAM_BYTES,
     PathProbe,
     PathProbeAnswer,
+    TrainWanted,
 )
 from tests.support.endpoints import MemoryWire
 from tests.support.engine import DATAGRAM_KEYS
@@ -55,7 +56,7 @@ class Ends:
                 continue
             self.now += spacing
             datagram = self.datagrams[to].open(completion.data)
-            assert isinstance(datagram, PathProbe | PathProbeAnswer)
+            assert isinstance(datagram, PathProbe | PathProbeAnswer | TrainWanted)
             self.sides[to].on_datagram(datagram, self.now)
         return len(arrived)
 
@@ -210,3 +211,22 @@ def test_a_configured_rate_serves_only_where_nothing_else_is_known() -> None:
     known = remembered()
     known.learn(configured, "configured")
     assert known.state == PathState(1e9, 0.02, 0.001)
+
+
+def test_a_train_that_is_wanted_comes_once_and_is_seen_by_who_wanted_it(ends: Ends) -> None:
+    ends.connect()
+    ends.carry(0)
+    ends.carry(1)
+    ends.carry(0)
+    ends.carry(1)
+    began = ends.now
+    ends.sides[1].want_train(began, 8)
+    assert ends.carry(0) == 2, "two copies"
+    assert ends.carry(1) == 8
+    wanted = ends.sides[1].wanted
+    assert wanted is not None
+    assert (wanted.began, wanted.came, wanted.sent) == (began, 8, 8)
+    assert wanted.seconds == pytest.approx(ends.now - began)
+    assert wanted.spread == pytest.approx(7 * SPACING_SECONDS)
+    ends.carry(0)
+    assert ends.sides[0].joint is None, "the answer to it tells its sender nothing"

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
-from fedrdma_fate.core.shares.joint_probe import MORE_FACTOR, Arrived, datagrams_each, joint_rate
+from fedrdma_fate.core.shares.joint_probe import (
+    MORE_FACTOR,
+    Arrived,
+    datagrams_each,
+    joint_rate,
+    wanted_delays,
+    wanted_rate,
+)
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 
 LINK = 1e8
@@ -91,3 +98,39 @@ def test_all_trains_together_are_no_longer_than_one_of_the_path_probe_and_later_
         assert count * peers <= most
     assert datagrams_each(10_000, more=more) == 1
     assert math.isfinite(joint_rate(arrivals([LINK] * 64, each=1)))
+
+
+def wanted(spans: list[tuple[float, float]], trip: float = 0.04, each: int = 8, rate: float = LINK) -> list[Arrived]:
+    """Trains that came from one moment to another after the one at which all were to."""
+    return [Arrived(trip + last, trip, rate, each, last - first, each) for first, last in spans]
+
+
+OWN = DATAGRAM_BYTES / LINK
+
+
+def test_the_farthest_is_asked_first_so_that_all_come_at_one_moment() -> None:
+    assert wanted_delays({"near": 0.01, "far": 0.06, "next door": 0.0}) == pytest.approx(
+        {"near": 0.05, "far": 0.0, "next door": 0.06}
+    )
+    assert wanted_delays({}) == {}
+
+
+def test_trains_that_met_at_the_receivers_link_tell_what_it_carries() -> None:
+    # by turns, each over a way of half its rate
+    trains = wanted([((place + 1) * OWN, (28 + place + 1) * OWN) for place in range(4)], rate=LINK / 2)
+    assert wanted_rate(trains, 4) == pytest.approx(LINK, rel=0.04)
+
+
+def test_trains_found_at_one_moment_that_came_before_do_not_make_the_link_look_fast() -> None:
+    assert wanted_rate(wanted([(64 * OWN, 64 * OWN)] * 4), 4) <= LINK
+
+
+def test_trains_that_came_sooner_than_they_could_do_not_either() -> None:
+    trains = wanted([(place * 8 * OWN - 0.02, (place + 1) * 8 * OWN - 0.02) for place in range(4)])
+    assert wanted_rate(trains, 4) <= 1.1 * LINK
+
+
+def test_of_half_the_trains_nothing_is_concluded_and_of_more_no_more_than_they_show() -> None:
+    trains = wanted([((place + 1) * OWN, (28 + place + 1) * OWN) for place in range(4)])
+    assert wanted_rate(trains[:2], 4) == 0
+    assert 0 < wanted_rate(trains[:3], 4) <= 0.8 * LINK

@@ -434,3 +434,15 @@ def test_one_way_that_loses_alone_says_nothing_of_the_link_that_all_lead_over() 
     assert rate.rate == LINK
     rate.on_window(Window(rate.shared_out, 0.7 * LINK, 0.7 * LINK, 0.3, common_loss=0.3))
     assert rate.rate == 0.7 * LINK
+
+
+def test_trains_that_were_wanted_of_all_count_where_they_came_faster_than_each_alone_and_nothing_was_judged() -> None:
+    rate = LinkRate()
+    rate.on_probed(LINK)
+    rate.on_wanted_train(1.05 * LINK)
+    assert rate.rate == LINK, "two estimates of one link"
+    rate.on_wanted_train(1.25 * LINK)
+    assert (rate.rate, rate.found_by) == (1.25 * LINK, "probed")
+    configured = LinkRate(LINK)
+    configured.on_wanted_train(2 * LINK)
+    assert configured.rate == LINK

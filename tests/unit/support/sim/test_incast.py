@@ -211,3 +211,15 @@ def test_cubic_flows_on_the_ways_of_two_hold_up_neither_the_other_two_nor_these_
     # half of the link would take them two thirds of this
     assert max(beside) <= 3.3 * total * 8 / rate
     assert min(rival.goodput_bps(began, began + max(beside)) for rival in rivals) >= 0.4 * rate
+
+
+def test_of_silos_whose_own_links_are_slower_trains_at_one_moment_tell_the_receivers_before_the_first_round() -> None:
+    clock = VirtualClock()
+    shared = Bottleneck(clock, BottleneckProfile(1e9, 0.0, buffer_bytes=4e6), random.Random(1))
+    ways = [
+        AccessLink(clock, BottleneckProfile(rate, rtt, buffer_bytes=4e6, nic_bps=1e10), random.Random(2), shared)
+        for rate, rtt in ((3e8, 0.02), (4e8, 0.03), (3.5e8, 0.04), (2.5e8, 0.06))
+    ]
+    incast = Incast(shared, clock, [MIB] * len(ways), ways=ways)
+    assert incast.shares.link.found_by == "probed"
+    assert incast.shares.link.rate == pytest.approx(1e9 / 8, rel=0.06)
