@@ -329,6 +329,12 @@ def _tree(document: dict[str, Any]) -> list[str]:
     lines = []
     if document["sum_parent"]:
         lines.append(f"Sums of this site go to {cut(document['sum_parent'])} first, where the site that asks allows it")
+    if (slow := document["sum_parent_slow"]) is not None:
+        faster = ", ".join(f"{cut(each['site'])} ({_rate(each['bits_per_second'])})" for each in slow["faster"])
+        lines.append(
+            f"The path to {cut(document['sum_parent'])} ({_rate(slow['bits_per_second'])}) is no faster than that to "
+            f"{faster}: sums come there no sooner for it"
+        )
     below: dict[str, list[str]] = {}
     for peer in document["peers"]:
         if peer["sum_parent"]:

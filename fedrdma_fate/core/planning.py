@@ -16,7 +16,7 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 SMOOTHING = 0.7
 """Of what was measured before, against what was measured just now; the paper's."""
@@ -333,3 +333,20 @@ def tops_of(count: int, fan_in: int, levels: int) -> int:
         below_each += width
         width *= fan_in
     return max(1, math.ceil(count / below_each))
+
+
+def no_slower_than(parent: str, askers: Iterable[str], rates: Mapping[str, float]) -> tuple[str, ...]:
+    """Those who ask for sums that are reached at least as fast as the parent is by which these go to them.
+
+    To them a sum goes no sooner by the parent: it takes one more transfer, which is no shorter than the one that it
+    saves. What is left of a tree is that fewer bytes come to who asks.
+
+    Args:
+        parent: site that adds the sums of this one to its own.
+        askers: sites that ask for sums.
+        rates: of the paths to sites, in one unit; of some nothing may be known.
+    """
+    own = rates.get(parent)
+    if own is None:
+        return ()
+    return tuple(site for site in askers if site != parent and rates.get(site, 0.0) >= own)

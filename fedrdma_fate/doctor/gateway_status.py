@@ -75,6 +75,20 @@ class FrontsStatus(msgspec.Struct, frozen=True):
     osx: str | None = None
 
 
+class PathRate(msgspec.Struct, frozen=True):
+    """A site, and how fast the path to it is."""
+
+    site: str
+    bits_per_second: float
+
+
+class SlowParent(msgspec.Struct, frozen=True):
+    """How fast the path to the parent is, and who is reached as fast or faster."""
+
+    bits_per_second: float
+    faster: tuple[PathRate, ...]
+
+
 class GatewayStatus(msgspec.Struct, frozen=True):
     """The document, as far as it is looked at."""
 
@@ -87,6 +101,7 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     fronts: FrontsStatus | None = None
     sum_workers: SumWorkersStatus | None = None
     sum_parent: str | None = None
+    sum_parent_slow: SlowParent | None = None
 
 
 def read_status(document: Mapping[str, Any]) -> GatewayStatus:

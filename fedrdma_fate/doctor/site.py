@@ -122,6 +122,15 @@ def check_parent(status: GatewayStatus) -> list[Finding]:
             remedy = "Take `aggregate.parent` away at one of them."
             return [Finding(check, "warning", f"parents lead round: {ring}; {alone}", remedy)]
         way.append(above)
+    if (slow := status.sum_parent_slow) is not None:
+        faster = ", ".join(f"{each.site} ({each.bits_per_second / 1e6:.1f} Mbit/s)" for each in slow.faster)
+        found = (
+            f"the path to {parent.site} ({slow.bits_per_second / 1e6:.1f} Mbit/s) is no faster than that to {faster}"
+        )
+        remedy = (
+            "Take `aggregate.parent` away, or keep it for the bytes that it saves there: sums come no sooner for it."
+        )
+        return [Finding(check, "warning", found, remedy)]
     return [fine(check, f"sums of this site go to {' and on to '.join(way[1:])} first")]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from cryptography import x509
 
 from fedrdma_fate import __version__
+from fedrdma_fate.core.planning import no_slower_than
 from fedrdma_fate.engine.events import TransferProgress
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.flow.calls import FlowCalls
@@ -84,6 +85,7 @@ def status_document(
             if any(map(may_know, each.parties or (each.key.destination,)))
         ],
         "sum_parent": config.aggregate.parent,
+        "sum_parent_slow": _slow_parent(config.aggregate.parent, peers, site_sums.askers),
         "sum_workers": {
             "processes": sums.worker_processes,
             "restarts": sums.worker_restarts,
@@ -189,6 +191,18 @@ def _site_sum(progress: AdditionProgress) -> dict[str, object]:
         "missing": [str(party) for party in progress.awaited[:MOST_MISSING_SHOWN]],
         "missing_sites": list(progress.sites),
         "sent": progress.is_sent,
+    }
+
+
+def _slow_parent(parent: str | None, peers: Mapping[str, Peer], askers: Sequence[str]) -> dict[str, object] | None:
+    """Where sums that go by the parent come no sooner, for the path to it is not the faster one."""
+    findings = {name: peer.sending.rate(peer.paths.main_transport or "") for name, peer in peers.items()}
+    rates = {name: finding.rate_bps for name, finding in findings.items() if finding is not None}
+    if parent is None or not (faster := no_slower_than(parent, askers, rates)):
+        return None
+    return {
+        "bits_per_second": rates[parent],
+        "faster": [{"site": site, "bits_per_second": rates[site]} for site in faster],
     }
 
 

@@ -222,6 +222,11 @@ class SiteSums:
             for each in self._all():
                 each.lost(site)
 
+    @property
+    def askers(self) -> tuple[str, ...]:
+        """Sites that ask for sums, themselves or by a parent; any thread may ask."""
+        return tuple(site for site, asked in self._asked.items() if asked)
+
     def standing(self, site: str) -> int:
         """See `SiteSumTalk`."""
         return len(self._sums[site])

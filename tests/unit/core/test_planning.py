@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrdma_fate.core.planning import Gateway, Load, Policy, place, plan, smoothed, workers_wanted
+from fedrdma_fate.core.planning import Gateway, Load, Policy, no_slower_than, place, plan, smoothed, workers_wanted
 
 NODES = [Gateway(f"node {number}", 20) for number in range(5)]
 """The paper's Figure 8."""
@@ -82,3 +82,25 @@ def test_one_worker_is_kept_where_nothing_comes() -> None:
     assert workers_wanted(0.7, 4) == 1
     assert workers_wanted(0.8, 4) == 2
     assert workers_wanted(float("inf"), 4) == 4
+
+
+@pytest.mark.parametrize(
+    ("rates", "found"),
+    [
+        ({"p": 10.0, "a": 1.0, "b": 11.0}, ("b",)),
+        ({"p": 1.0, "a": 1.0, "b": 0.5}, ("a",)),
+        ({"p": 10.0, "a": 1.0}, ()),
+        ({"p": 10.0}, ()),
+        ({"a": 1.0, "b": 2.0}, ()),
+        ({}, ()),
+    ],
+    ids=["one is faster", "no slower", "slower", "nothing known of theirs", "nothing known of the parent", "nothing"],
+)
+def test_who_is_reached_as_fast_as_the_parent_is_known_where_both_paths_are(
+    rates: dict[str, float], found: tuple[str, ...]
+) -> None:
+    assert no_slower_than("p", ("a", "b"), rates) == found
+
+
+def test_a_parent_that_asks_itself_is_no_detour() -> None:
+    assert no_slower_than("p", ("p",), {"p": 1.0}) == ()

@@ -312,6 +312,13 @@ def test_a_parent_that_adds_is_shown_with_those_above_it_and_without_one_nothing
 @pytest.mark.parametrize(
     ("document", "word"),
     [
+        (
+            {
+                **of_sums("b"),
+                "sum_parent_slow": {"bits_per_second": 9.4e8, "faster": [{"site": "c", "bits_per_second": 1e9}]},
+            },
+            "the path to b (940.0 Mbit/s) is no faster than that to c (1000.0 Mbit/s)",
+        ),
         (of_sums("d"), "d is no peer"),
         (of_sums("b", connected=False), "b is not connected"),
         (of_sums("b", sum_fan_in=0), "b adds no sums"),

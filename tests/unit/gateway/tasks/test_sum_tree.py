@@ -18,8 +18,10 @@ from rich.console import Console
 from fedrdma_fate.cli.status import render
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.client.protocol import NotSummed, Sum
+from fedrdma_fate.core.link_tuner import Finding
 from fedrdma_fate.engine.payload import Payload
 from fedrdma_fate.gateway.messages.message import Message
+from fedrdma_fate.gateway.peers.sending import Sending
 from fedrdma_fate.gateway.tasks import site_addition
 from fedrdma_fate.wire.frames import MOST_SUM_ORDERS, MessageKey, SumOrder, SumOrders
 from fedrdma_fate.wire.site_sum import Part, SiteSum, encode_site_sum, site_sum_key
@@ -210,6 +212,30 @@ def test_status_shows_what_each_site_adds_and_whose_sums_go_where(
         assert line in table.getvalue()
     session.push(1, 4, 5)
     whole(future)
+
+
+def test_status_says_where_the_path_to_a_parent_is_no_faster_than_that_to_who_asks(
+    make_session: Callable[..., Session], alone: tuple[Any, float | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session()
+    future = session.ask()
+    rates = {"a": 1e9, "p": 2e9}
+    monkeypatch.setattr(
+        Sending, "rate", lambda sending, _transport: Finding(rates.get(sending._peer.site, 1e6), "measured")
+    )
+    sites = session.sites
+    assert [sites[site].status()["sum_parent_slow"] for site in "aplm"] == [None] * 4
+    rates["p"] = 5e8
+    assert sites["l"].status()["sum_parent_slow"] == {
+        "bits_per_second": 5e8,
+        "faster": [{"site": "a", "bits_per_second": 1e9}],
+    }
+    assert [sites[site].status()["sum_parent_slow"] for site in "ap"] == [None] * 2
+    told = io.StringIO()
+    Console(file=told, width=300).print(render(sites["l"].status()))
+    assert "The path to p (500.0 Mbit/s) is no faster than that to a (1000.0 Mbit/s)" in told.getvalue()
+    session.push(0, 1, 2, 3, 4, 5)
+    assert whole(future) == alone
 
 
 def shown(session: Session, site: str) -> dict[str, Any]:
