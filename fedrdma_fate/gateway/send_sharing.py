@@ -7,7 +7,15 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 
-from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, SETTLED_SECONDS, Arrived, datagrams_each, joint_rate
+from fedrdma_fate.core.shares.joint_probe import (
+    ANSWERED_SECONDS,
+    MOST_REPEATS,
+    REPEAT_SECONDS,
+    SETTLED_SECONDS,
+    Arrived,
+    datagrams_each,
+    joint_rate,
+)
 from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS
 from fedrdma_fate.engine.link_thread import LinkHandle
@@ -32,6 +40,8 @@ class SendSharing(LinkSharing):
         super().__init__(config, told)
         self._begins_several = False
         self._probed_peers = 0
+        self._repeats = 0
+        self._come_bytes = 0
         self._settled: asyncio.TimerHandle | None = None
         self._by_datagrams: set[LinkHandle] = set()
 
@@ -99,7 +109,9 @@ class SendSharing(LinkSharing):
     # -- trains to all at one moment ------------------------------------------------------------------------------
 
     def _probe_jointly(self, more: bool, told: float = 0.0) -> None:
-        """Where nothing goes, and more peers are there than before: what the link carries to all of them at once.
+        """Where nothing goes: what the link carries to all peers at once.
+
+        That is when more are there than before, and some times more where trains have not told that it carries all.
 
         Args:
             more: by longer trains than before.
@@ -111,43 +123,61 @@ class SendSharing(LinkSharing):
             self._look_at(site)
         loop, began = asyncio.get_running_loop(), self._now
         is_known = all(link.known_path is not None for link in self._links.values())
-        if peers < 2 or not is_known or (peers <= self._probed_peers and not more):
+        is_repeat = not more and peers <= self._probed_peers
+        if peers < 2 or not is_known or (is_repeat and not self._may_repeat):
             self._believe(told)
             return
-        if self._shares.under_way:
+        if self._shares.under_way or (is_repeat and self._has_come()):
             self._believe(told)
             self._settled = loop.call_later(SETTLED_SECONDS, self._probe_jointly, False)
             return
+        if not more:
+            self._repeats = self._repeats + 1 if is_repeat else 0
         self._probed_peers = peers
         for link in self._links.values():
             link.probe_jointly(began, datagrams_each(peers, more=more))
         self._settled = loop.call_later(ANSWERED_SECONDS, self._on_probed, began, peers, more, told)
 
+    @property
+    def _may_repeat(self) -> bool:
+        """Whether trains once more could tell what is not known."""
+        return self._repeats < MOST_REPEATS and not self._shares.carries_all
+
+    def _has_come(self) -> bool:
+        """Whether any of the peers has sent something since this was asked the last time."""
+        before = self._come_bytes
+        self._come_bytes = sum(link.arrivals.received_bytes for link in self._links.values())
+        return self._come_bytes != before
+
     def _on_probed(self, began: float, peers: int, more: bool, told: float) -> None:
         self._settled = None
-        arrived = self._arrived(began, peers)
-        rate = joint_rate(arrived) if arrived else 0.0
+        arrived = self._arrived(began)
+        rate = joint_rate(arrived, peers)
         wanted = datagrams_each(peers, more=more)
         # where a queue is known to hold no more than these, longer ones would overrun it
-        has_room = all(train.sent == wanted for train in arrived)
-        if arrived and not more and has_room and self._shares.wants_more(rate):
+        has_room = len(arrived) == peers and all(train.sent == wanted for train in arrived)
+        if rate and not more and has_room and self._shares.wants_more(rate):
             self._probe_jointly(True, rate)
             return
         # else they may overrun one: then they tell less than the link carries, or nothing
-        is_whole = all(train.came == train.sent for train in arrived)
-        self._believe(rate if arrived and is_whole else max(rate, told))
+        is_whole = len(arrived) == peers and all(train.came == train.sent for train in arrived)
+        self._believe(rate if is_whole else max(rate, told))
+        if self._may_repeat:
+            self._has_come()
+            pause = REPEAT_SECONDS * 2**self._repeats
+            self._settled = asyncio.get_running_loop().call_later(pause, self._probe_jointly, False)
 
-    def _arrived(self, began: float, peers: int) -> list[Arrived]:
-        """The trains of this moment; none where not all are answered."""
+    def _arrived(self, began: float) -> list[Arrived]:
+        """The trains of this moment that are answered."""
         arrived = []
         for site, link in self._links.items():
             known, joint, round_trip = link.known_path, link.joint, self._shares.senders[site].round_trip
             if known is None or joint is None or joint.began != began:
-                # who has lost its path meanwhile, or joined, or does not answer: nothing is known
-                return []
+                # who has lost its path meanwhile, or joined, or does not answer
+                continue
             trip = known.state.min_rtt if round_trip is None else min(known.state.min_rtt, round_trip)
             arrived.append(Arrived(joint.seconds, trip, known.state.rate, joint.came, joint.spread, joint.sent))
-        return arrived if len(arrived) == peers else []
+        return arrived
 
     def _believe(self, rate: float) -> None:
         """The link carries so many bytes a second; 0: nothing was told."""

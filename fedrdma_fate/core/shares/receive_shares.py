@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from fedrdma_fate.core.shares.link_rate import JOINT_GAIN, LONG_WINDOWS, WANTED_GAIN, LinkRate
+from fedrdma_fate.core.shares.link_rate import AMPLE_SHARE, JOINT_GAIN, LONG_WINDOWS, WANTED_GAIN, LinkRate
 from fedrdma_fate.core.shares.max_min import max_min
 from fedrdma_fate.core.shares.share_sender import Arrivals, Sender
 from fedrdma_fate.core.shares.windows import HEADROOM, LEAST_PART, USED_SHARE, Windows
@@ -134,6 +134,12 @@ class ReceiveShares:
         """Trains that were wanted of all came at this rate together."""
         self.link.on_wanted_train(rate)
         self._decide_soon(now)
+
+    @property
+    def carries_all(self) -> bool:
+        """Whether the link is known to carry about what all ways do that lead over it, whoever sends just now."""
+        reach = sum(each.path_rate for each in self.senders.values())
+        return (self.link.rate or 0.0) >= AMPLE_SHARE * reach
 
     def wants_more(self, rate: float) -> bool:
         """Whether trains that came at this rate together, faster than each alone, are to be followed by longer ones."""

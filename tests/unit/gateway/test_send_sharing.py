@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.path_probe import JointAnswer
-from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, SETTLED_SECONDS
+from fedrdma_fate.core.path_probe import MOST_TRAINS, TRAINS, JointAnswer
+from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, MOST_REPEATS, REPEAT_SECONDS, SETTLED_SECONDS
 from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import SendConfig
@@ -41,12 +41,12 @@ class Link:
 
     def __init__(self, number: int, own: float | None, round_trip: float = RTT, *, known: bool = True) -> None:
         self.known_path = KnownPath(PathState(LINK, round_trip, None), "probed") if known else None
-        self.deliveries = Arrivals()
+        self.deliveries = self.arrivals = Arrivals()
         self.joint: JointAnswer | None = None
         self.limits: list[float] = []
         self.trains: list[int] = []
         self._place = number
-        self._own = own
+        self.own = own
 
     def limit(self, rate: float, place: float) -> None:
         assert 0 <= place < 1
@@ -56,9 +56,9 @@ class Link:
         count = min(count, self.room)
         self.trains.append(count)
         self.joint = None
-        if self._own is not None and count <= self.longest:
+        if self.own is not None and count <= self.longest:
             own = count * DATAGRAM_BYTES / LINK
-            before = (self._place * count * DATAGRAM_BYTES) / self._own
+            before = (self._place * count * DATAGRAM_BYTES) / self.own
             self.joint = JointAnswer(began, RTT + before + own, own, count, count)
 
 
@@ -251,16 +251,30 @@ def test_while_something_goes_no_trains_leave_and_later_they_do() -> None:
     run_virtually(scenario())
 
 
-@pytest.mark.parametrize("link", [{"own": None}, {"known": False}])
-def test_where_a_peer_does_not_answer_the_link_is_taken_for_as_fast_as_one_way(link: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("silent", "link"), [(3, {"own": None}), (1, {"known": False})])
+def test_where_most_peers_do_not_answer_the_link_is_taken_for_as_fast_as_one_way(
+    silent: int, link: dict[str, Any]
+) -> None:
     async def scenario() -> None:
         site = Site(own=10 * LINK)
-        silent = {"own": 10 * LINK, **link}
-        site.links["3"] = Link(3, **silent)
+        for number in range(PEERS - silent, PEERS):
+            site.links[str(number)] = Link(number, **{"own": 10 * LINK, **link})
         site.join()
         await answered()
         site.begin(*site.links)
         assert site.limits()[0] == pytest.approx(0.98 * LINK / PEERS)
+
+    run_virtually(scenario())
+
+
+def test_where_one_of_them_does_not_answer_the_others_trains_tell() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.links["3"] = Link(3, None)
+        site.join()
+        await answered()
+        site.begin(*site.links)
+        assert min(site.limits()) > 0.7 * LINK
 
     run_virtually(scenario())
 
@@ -274,9 +288,98 @@ def test_who_leaves_while_trains_are_on_their_way_spoils_nothing() -> None:
         assert site.limits()[0] == math.inf
         await answered()
         site.begin("1", "2")
-        assert site.limits()[1] == pytest.approx(0.98 * LINK / 2)
+        assert min(site.limits()[1:3]) > 0.9 * LINK
 
     run_virtually(scenario())
+
+
+# --- once more ---
+
+
+async def all_repeats() -> None:
+    """Until no trains go any more, and longer."""
+    await asyncio.sleep(REPEAT_SECONDS * 2**MOST_REPEATS + (MOST_REPEATS + 2) * (SETTLED_SECONDS + ANSWERED_SECONDS))
+
+
+def test_where_trains_have_not_told_that_the_link_carries_all_some_more_go_and_then_none() -> None:
+    async def scenario() -> None:
+        site = Site(own=LINK)
+        site.join()
+        await all_repeats()
+        assert [link.trains for link in site.links.values()] == [[16] * (1 + MOST_REPEATS)] * PEERS
+        await all_repeats()
+        assert [len(link.trains) for link in site.links.values()] == [1 + MOST_REPEATS] * PEERS
+        site.begin(*site.links)
+        assert site.limits() == pytest.approx([0.98 * LINK / PEERS] * PEERS)
+
+    run_virtually(scenario())
+
+
+def test_where_they_have_none_go_again() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.join()
+        await all_repeats()
+        assert [link.trains for link in site.links.values()] == [[16, 64]] * PEERS
+
+    run_virtually(scenario())
+
+
+def test_what_held_the_first_up_is_gone_when_more_go_and_what_is_better_is_believed() -> None:
+    async def scenario() -> None:
+        site = Site(own=LINK)
+        site.join()
+        await answered()
+        for link in site.links.values():
+            link.own = 10 * LINK
+        await all_repeats()
+        assert [link.trains for link in site.links.values()] == [[16, 16, 64]] * PEERS
+        site.begin(*site.links)
+        assert min(site.limits()) > 0.9 * LINK
+
+    run_virtually(scenario())
+
+
+def test_what_was_told_stays_when_later_ones_tell_less_or_nothing() -> None:
+    async def scenario() -> None:
+        site = Site(own=2 * LINK)
+        site.join()
+        await answered()
+        for link in site.links.values():
+            link.own = LINK / 10
+        await asyncio.sleep(3 * REPEAT_SECONDS)
+        for link in site.links.values():
+            link.own = None
+        await all_repeats()
+        site.begin(*site.links)
+        assert min(site.limits()) == pytest.approx(0.98 * 2 * LINK / PEERS, rel=0.1)
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize("direction", ["sent", "come"])
+def test_none_goes_again_while_something_is_sent_or_comes_and_later_they_do(direction: str) -> None:
+    async def scenario() -> None:
+        site = Site(own=LINK)
+        site.join()
+        await answered()
+        if direction == "sent":
+            site.begin("0")
+        for number in range(20):
+            if direction == "come":
+                site.links["1"].arrivals = Arrivals(1000 * (number + 1))
+            await asyncio.sleep(SETTLED_SECONDS / 2)
+        assert [link.trains for link in site.links.values()] == [[16]] * PEERS
+        if direction == "sent":
+            site.sharing.ended("0", 1)
+        await asyncio.sleep(2 * SETTLED_SECONDS)
+        assert site.links["1"].trains == [16, 16]
+
+    run_virtually(scenario())
+
+
+def test_all_trains_of_a_gateway_are_no_more_than_a_peer_answers() -> None:
+    assert TRAINS + 2 + 2 * MOST_REPEATS <= MOST_TRAINS
 
 
 def test_over_udp_a_short_path_takes_no_part_whenever_it_is_known_to_be_one() -> None:

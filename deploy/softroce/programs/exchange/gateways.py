@@ -25,15 +25,16 @@ from deploy.softroce.programs.meeting import Chair, Seat
 from deploy.softroce.programs.trace_tail import Tail
 from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.client.client import GatewayClient
-from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, SETTLED_SECONDS
+from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, REPEAT_SECONDS, SETTLED_SECONDS
 from fedrdma_fate.wire.frames import Party
 
 BESIDE_BYTES = 12 * 2**20
 """For what goes beside models, in either region of a gateway."""
 LEAST_PEER_BYTES = 16 * 2**20
 """Twice what a gateway grants a peer ahead: rings may take half of the region."""
-PROBED_SECONDS = SETTLED_SECONDS + 2 * ANSWERED_SECONDS + 0.5
-"""After the last path came up: the trains that tell what the server's own link carries have gone, twice at most.
+PROBED_SECONDS = SETTLED_SECONDS + 4 * ANSWERED_SECONDS + REPEAT_SECONDS + 0.5
+"""After the last path came up: the trains that tell what the server's own link carries have gone, twice at most, and
+once more where they have not told that it carries all.
 Gateways run long before a job; one that begins at once finds the link by its first round."""
 POLL_SECONDS = 0.02
 """Between two looks into a trace for how a round ended; nothing is timed by them, and they cost CPU time."""

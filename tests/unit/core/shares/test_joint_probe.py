@@ -75,10 +75,41 @@ def test_the_link_never_looks_faster_than_it_is_unless_it_carries_nearly_what_al
     assert rate <= (1.05 + exactness) * LINK or 0.7 * sum(rates) <= LINK
 
 
-def test_a_train_that_is_held_up_makes_the_link_look_slower() -> None:
-    trains = arrivals([LINK] * 8)
-    held_up = [trains[0]._replace(seconds=trains[0].seconds + 0.05), *trains[1:]]
-    assert joint_rate(held_up) < LINK / 4
+def held_up(trains: list[Arrived], *which: int) -> list[Arrived]:
+    """Those trains behind what a foreign flow has queued on their ways."""
+    return [
+        train._replace(seconds=train.seconds + 0.05, spread=2 * train.spread) if number in which else train
+        for number, train in enumerate(trains)
+    ]
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("which", [(0,), (7,), (0, 2, 4, 6), (4, 5, 6, 7)])
+def test_foreign_flows_on_half_of_the_ways_hide_no_link_that_carries_all(which: tuple[int, ...], turns: bool) -> None:
+    ways = [LINK / 32] * 8
+    assert joint_rate(held_up(arrivals(ways, turns=turns), *which)) >= 0.8 * sum(ways)
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("which", [(0,), (7,), (0, 2, 4, 6), (0, 1, 2, 3, 4, 5)])
+def test_a_shared_link_looks_no_faster_for_foreign_flows_on_some_of_the_ways(
+    which: tuple[int, ...], turns: bool
+) -> None:
+    assert joint_rate(held_up(arrivals([LINK] * 8, turns=turns), *which)) <= 1.01 * LINK
+
+
+def test_foreign_flows_on_most_ways_make_the_link_look_slower() -> None:
+    assert joint_rate(held_up(arrivals([LINK] * 8), *range(5))) < LINK / 4
+
+
+def test_of_trains_of_which_some_are_lost_the_others_tell() -> None:
+    ways = [LINK / 32] * 8
+    trains = arrivals(ways)
+    assert joint_rate(trains[:4], 8) >= 0.45 * sum(ways)
+    assert joint_rate(trains[:3], 8) == 0
+    assert joint_rate(trains[:1], 2) == 0
+    assert joint_rate([]) == 0
+    assert joint_rate(arrivals([LINK] * 8)[:4], 8) <= 1.01 * LINK
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e9])
