@@ -151,7 +151,10 @@ def heading(known: Mapping[str, Known], path: Path, silos: int, model: str) -> l
 
 def to_table(estimates: list[Estimate]) -> Table:
     """For people."""
-    table = Table("", "a round", "why", "where the number comes from", "set")
+    table = Table()
+    for column in ("", "a round", "why", "where the number comes from", "set"):
+        # what is to be typed or opened must be whole, on a narrow terminal too
+        table.add_column(column, overflow="fold")
     for one in estimates:
         table.add_row(one.name, format_seconds(one.seconds), one.reason, one.source, one.setting or "not in FATE")
     return table

@@ -61,6 +61,17 @@ def test_a_path_that_is_described_needs_no_gateway_and_says_what_was_given_and_w
     assert "1,000.0 Mbit/s (given)" in without.output
 
 
+@pytest.mark.parametrize("columns", ["60", "80", "100"])
+def test_what_is_to_be_set_is_whole_on_a_narrow_terminal(columns: str) -> None:
+    arguments = ["advise", "--rate", "20mbit", "--rtt", "20ms", "--loss", "5%"]
+    done = CliRunner().invoke(main, arguments, env={"COLUMNS": columns})
+    assert done.exit_code == 0, done.output
+    assert "…" not in done.output
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.output.splitlines() if "│" in line]
+    assert "net.ipv4.tcp_congestion_control" in "".join(cell[-1] for cell in cells)
+    assert "docs/protocols.md" in "".join(cell[3] for cell in cells)
+
+
 def test_a_peer_is_probed_and_what_is_given_goes_before(sites: Sites) -> None:
     asked = ("b", "--socket", sites["a"].address, "--bytes", "24MiB", "--json")
     probed = advise(*asked)
