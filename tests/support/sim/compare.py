@@ -23,7 +23,7 @@ from tests.support.sim.clock import VirtualClock
 from tests.support.sim.core_flow import CoreFlow
 from tests.support.sim.cubic import CubicFlow
 from tests.support.sim.incast import Case as IncastCase
-from tests.support.sim.incast import print_incast, print_slow
+from tests.support.sim.incast import print_incast, print_slow, print_slowest
 from tests.support.sim.outcast import Case as OutcastCase
 from tests.support.sim.outcast import print_outcast
 from tests.support.sim.streams import Bbr, EndlessStream
@@ -337,6 +337,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--share", default="even,off", help="of `incast`")
     parser.add_argument("--configured", type=float, help="of `incast`: `receive.rate`, as a multiple of the link's")
     parser.add_argument("--repairs", action="store_true", help="of `incast`: there may be repair chunks")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.0, help="of `incast`: share of a payload that may be missing"
+    )
+    parser.add_argument("--slowest", action="store_true", help="of `incast`: median and p99 of the rounds of one seed")
     parser.add_argument("--slow", type=float, help="of `incast`: one sender's card, as a multiple of its equal part")
     parser.add_argument("--order", default="even,one by one,off", help="of `outcast`")
     parser.add_argument("--card", type=float, default=10.0, help="of `outcast`, as a multiple of the link's rate")
@@ -357,8 +361,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.jitter,
             chosen.configured,
             chosen.repairs,
+            chosen.tolerance,
         )
-        if chosen.slow is None:
+        if chosen.slowest:
+            print_slowest(case, chosen.share.split(",")[0], chosen.rounds)
+        elif chosen.slow is None:
             print_incast(case, chosen.share.split(","), chosen.rounds, chosen.seeds)
         else:
             print_slow(case, chosen.slow, chosen.rounds)

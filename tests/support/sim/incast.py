@@ -78,6 +78,7 @@ class Case:
         jitter: all begin within so many seconds.
         configured: what `receive.rate` would say, as a multiple of the link's rate; None: nothing.
         repairs: whether there may be repair chunks, with room for them from the beginning.
+        loss_share: of each payload that may be missing in the end.
     """
 
     silos: int
@@ -89,6 +90,7 @@ class Case:
     jitter: float = 0.001
     configured: float | None = None
     repairs: bool = False
+    loss_share: float = 0.0
 
     def make(self, share: ShareMode, seed: int) -> tuple[VirtualClock, Incast]:
         """The senders, whose data paths are up."""
@@ -99,7 +101,8 @@ class Case:
         link = Bottleneck(clock, profile, random.Random(seed))
         configured = None if self.configured is None else self.configured * self.rate_bps / 8
         payloads = [self.total] * self.silos
-        return clock, Incast(link, clock, payloads, share, configured=configured, repairs=self.repairs)
+        repairs, missing = self.repairs, self.loss_share
+        return clock, Incast(link, clock, payloads, share, configured=configured, repairs=repairs, loss_share=missing)
 
     def rounds(self, share: ShareMode, count: int, seed: int) -> list[Round]:
         """Rounds after each other, half a second apart; seconds as multiples of the least possible."""
@@ -169,6 +172,17 @@ def print_incast(case: Case, shares: Sequence[ShareMode], rounds: int, seeds: in
             cells.append(f"{seconds:.2f} ({resent:.1%}, mean {mean:.2f})")
         where = f"{case.silos}, {case.rate_bps / 1e9:g} Gbit/s"
         print(f"| {where} | {share} | " + " | ".join(cells) + " |", flush=True)
+
+
+def print_slowest(case: Case, share: ShareMode, rounds: int) -> None:
+    """Of many rounds of one seed: the median, the slowest of a hundred, and the slowest, over the least possible."""
+    seconds = sorted(one.seconds for one in case.rounds(share, rounds, 1))
+    median, slow = statistics.median(seconds), seconds[max(math.ceil(0.99 * rounds), 1) - 1]
+    print("| silos, link | rounds | tolerance | median | p99 | slowest | p99 over median |")
+    print("|---" * 7 + "|")
+    where = f"{case.silos}, {case.rate_bps / 1e9:g} Gbit/s"
+    numbers = f"{median:.3f} | {slow:.3f} | {seconds[-1]:.3f} | {slow / median:.3f}"
+    print(f"| {where} | {rounds} | {case.loss_share:g} | {numbers} |", flush=True)
 
 
 class Incast:

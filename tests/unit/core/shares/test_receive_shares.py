@@ -16,6 +16,7 @@ from fedrdma_fate.core.shares.receive_shares import (
     LONE_GATHER_SECONDS,
     MOST_TRANSFERS,
     PATH_HEADROOM,
+    QUIET_GATHER_SECONDS,
     ReceiveShares,
 )
 from fedrdma_fate.core.shares.share_sender import Arrivals
@@ -332,3 +333,51 @@ def test_whose_train_met_others_and_came_late_has_its_equal_part_as_soon_as_it_u
     receiver.begin(*receiver.names)
     receiver.run(10 * RTT)
     assert receiver.share("0") == pytest.approx(PACED_SHARE * LINK / 4, rel=0.1)
+
+
+def spread_out(trips: list[float]) -> ReceiveShares:
+    """A receiver with peers at such distances, who has never seen a crowd."""
+    shares = ReceiveShares()
+    for number, trip in enumerate(trips):
+        shares.join(str(number), 0.0, trip)
+        shares.on_path(str(number), 0.0, LINK, trip)
+    return shares
+
+
+def hear(shares: ReceiveShares, heard: dict[float, str], until: float) -> None:
+    """Each is heard of at its moment, and nothing else is."""
+    now = 1.0
+    for moment, name in sorted([*heard.items(), (until, "")]):
+        while (due := shares.timer()) is not None and due <= moment:
+            now = max(now, due)
+            shares.on_timer(now)
+        now = moment
+        if name:
+            shares.on_begin(name, 1, now)
+
+
+def test_whoever_would_have_been_heard_of_by_now_is_not_waited_for_and_who_is_farther_away_is() -> None:
+    # sixteen near ones, of which two begin at 1.0, and sixteen that are heard of 30 ms after they have begun
+    shares = spread_out([0.02] * 16 + [0.06] * 16)
+    heard = {1.0101: "0", 1.0102: "1"}
+    hear(shares, heard, 1.014)
+    assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 32)
+    hear(shares, {}, 1.02)
+    assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 18, rel=0.02)
+    hear(shares, {}, 1.03 + QUIET_GATHER_SECONDS + 0.002)
+    assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 2)
+
+
+def test_one_that_is_far_away_and_began_with_the_others_finds_its_part_still_there() -> None:
+    shares = spread_out([0.02] * 4 + [0.06])
+    hear(shares, {1.0101: "0", 1.0102: "1", 1.0301: "4"}, 1.034)
+    assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 3)
+
+
+def test_a_crowd_that_begins_within_a_while_is_waited_for_as_long_as_it_leaves_no_gap() -> None:
+    shares = spread_out([0.02] * 8)
+    hear(shares, {1.01 + 0.004 * number: str(number) for number in range(4)}, 1.0255)
+    # the latest was heard of at 1.022
+    assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 8)
+    hear(shares, {}, 1.022 + QUIET_GATHER_SECONDS + 0.002)
+    assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 4)
