@@ -96,7 +96,7 @@ def _new_figure(title: str, y_label: str) -> tuple[Any, Any]:
         raise ConfigError(
             ErrorCode.CONFIG_BAD_VALUE,
             f"plots need {error.name}, which is not installed.",
-            "Install fedrdma-fate with the extra bench: pip install 'fedrdma-fate[bench]'.",
+            "Install the wheel of a clone with its extra bench (docs/operators.md, Installing).",
         ) from error
     figure = Figure(figsize=(_WIDTH_INCHES, _HEIGHT_INCHES), dpi=_DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)

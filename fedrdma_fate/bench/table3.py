@@ -118,7 +118,7 @@ def count_parameters(model: Path | None, lora_rank: int | None) -> ParameterCoun
         raise FateError(
             ErrorCode.FATE_ABSENT,
             f"{error.name} is not installed.",
-            "Install fedrdma-fate with the extra llm: pip install 'fedrdma-fate[llm]'.",
+            "Install what FATE-LLM needs (docs/two-fate-flows.md, step 0).",
         ) from error
     config = GPT2Config() if model is None else GPT2Config.from_pretrained(model)
     with torch.device("meta"):

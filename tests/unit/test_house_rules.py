@@ -135,3 +135,26 @@ def test_no_number_is_defined_in_two_modules_by_one_name() -> None:
                     defined.setdefault(f"{name} = {ast.unparse(value)}", []).append(str(path.relative_to(ROOT)))
     twice = {line: paths for line, paths in defined.items() if len(paths) > 1 and not line.startswith("_")}
     assert {line for line in twice if not re.match(SELF_EVIDENT[1], line)} == set()
+
+
+FROM_AN_INDEX = re.compile(r"pip install\s+(?:-\S+\s+)*['\"]?fedrdma[-_]fate")
+"""The package is on no index: what is there under its name, once, is somebody else's."""
+
+
+def test_nobody_is_told_to_install_the_package_from_an_index() -> None:
+    said = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+    said += [*(ROOT / "examples").rglob("*.md"), *(ROOT / "fedrdma_fate").rglob("*.py")]
+    assert [str(path.relative_to(ROOT)) for path in said if FROM_AN_INDEX.search(path.read_text())] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("pip install 'fedrdma-fate[llm]'", True),
+        ("pip install --upgrade fedrdma_fate", True),
+        ("pip install build/wheel/fedrdma_fate-*.whl", False),
+        ('pip install "$(echo build/wheel/fedrdma_fate-*.whl)[fate]"', False),
+    ],
+)
+def test_a_command_that_takes_the_package_from_an_index_is_found(command: str, found: bool) -> None:
+    assert bool(FROM_AN_INDEX.search(command)) is found

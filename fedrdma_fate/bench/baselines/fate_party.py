@@ -60,7 +60,7 @@ def require_fate() -> None:
         raise FateError(
             ErrorCode.FATE_ABSENT,
             f"FATE is not installed: {error}.",
-            "Install fedrdma-fate with the extra fate: pip install 'fedrdma-fate[fate]'.",
+            "Install the wheel of a clone with its extra fate (docs/operators.md, Installing).",
         ) from error
 
 
