@@ -65,6 +65,7 @@ class AggregateSetting:
         updates: how many, 2 or more.
         room: updates that the arbiter's receive region has room for.
         transport: data path between the gateways.
+        sites: of the rows that have some beside the arbiter's, 2 or more.
     """
 
     model: str
@@ -72,6 +73,7 @@ class AggregateSetting:
     updates: int
     room: int
     transport: str
+    sites: int = 2
 
     @property
     def shapes(self) -> tuple[Shape, ...]:

@@ -1,12 +1,13 @@
-"""Rows of a whole round between two sites of several parties and an arbiter: what crosses the WAN, up and down.
+"""Rows of a whole round between sites of several parties and an arbiter: what crosses the WAN, up and down.
 
-Three gateways on this host. Each party puts its update; the arbiter gets the sum, and puts it to each of them, as FATE
+All gateways on this host. Each party puts its update; the arbiter gets the sum, and puts it to each of them, as FATE
 does; a round is over when each has it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,27 +26,27 @@ from fedrdma_fate.bench.processes import cpu_seconds
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from fedrdma_fate.wire.frames import Party
 
-SITES = ("north", "south")
-
 _ROUND_SECONDS = 300.0
 """For each step of a round."""
 _HEADROOM_BYTES = 64 * 2**20
 """Room in a pool beside the updates: standing grants, the block kept aside, rounding."""
 _ARBITER = Party("arbiter", "1")
+_TOP = "site-0"
+"""Of the tree: the parent of all others."""
 _UP, _DOWN = "bench_mixed_client_values", "bench_aggregated_values"
 
 
 def sites(
     setting: AggregateSetting, update: npt.NDArray[np.uint8], name: str, *, once: bool, tree: bool = False
 ) -> AggregateRow:
-    """Measure a round of two sites.
+    """Measure a round of sites.
 
     Args:
-        setting: its clients are halved between the sites.
+        setting: its clients are shared out evenly among its sites.
         update: of a client, before `mark`.
         name: of the row.
         once: sites send their sums, and the arbiter puts one payload to all; else each has a transfer of its own.
-        tree: one site sends its sum to the other, which adds it to its own.
+        tree: all sites but the first send their sums to that, which adds them to its own.
 
     Raises:
         RowError: why it was not measured.
@@ -57,28 +58,34 @@ def sites(
 
 
 class _Sites:
-    """The three gateways, and a task for each party."""
+    """The gateways, and a task for each party."""
 
     def __init__(self, setting: AggregateSetting, *, once: bool, tree: bool) -> None:
         self._setting = setting
         self._once = once
         self._tree = tree
         self._stack = contextlib.ExitStack()
-        half = (setting.updates + 1) // 2
+        if setting.updates < setting.sites:
+            raise RowError(f"{setting.updates} updates are too few for {setting.sites} sites")
         parties = [setting.party(rank) for rank in range(setting.updates)]
-        self._of_site = {SITES[0]: parties[:half], SITES[1]: parties[half:]}
+        bounds = [-(-setting.updates * number // setting.sites) for number in range(setting.sites + 1)]
+        self._of_site = {
+            f"site-{number}": parties[start:end] for number, (start, end) in enumerate(itertools.pairwise(bounds))
+        }
 
     def __enter__(self) -> _Sites:
         with contextlib.ExitStack() as stack:
             workspace = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sites-")))
-            control = {
-                site: f"127.0.0.1:{port}" for site, port in zip(("arbiter", SITES[0]), free_ports(2), strict=True)
-            }
+            control = {site: f"127.0.0.1:{port}" for site, port in zip(("arbiter", _TOP), free_ports(2), strict=True)}
             self._gateway = self._start(workspace, "arbiter", [_ARBITER], self._of_site, control)
             stack.callback(self._gateway.stop)
             self._sites = {}
             for site, parties in self._of_site.items():
-                others = {other: its for other, its in self._of_site.items() if self._tree and other != site}
+                others = {
+                    other: its
+                    for other, its in self._of_site.items()
+                    if self._tree and other != site and _TOP in (other, site)
+                }
                 self._sites[site] = self._start(workspace, site, parties, {"arbiter": [_ARBITER], **others}, control)
                 stack.callback(self._sites[site].stop)
             everybody = [self._gateway, *self._sites.values()]
@@ -173,7 +180,7 @@ class _Sites:
         control: dict[str, str],
     ) -> GatewayProcess:
         is_arbiter = site == "arbiter"
-        parent = SITES[0] if self._tree and site == SITES[1] else None
+        parent = _TOP if self._tree and site not in (_TOP, "arbiter") else None
         update = self._setting.update_bytes + _HEADROOM_BYTES // 16
         # all updates of a site, the sum of them, and the aggregates that go down, each by itself
         many = update * ((self._setting.updates if is_arbiter else len(parties)) + 2) + _HEADROOM_BYTES
@@ -197,12 +204,12 @@ class _Sites:
                     "site_wait": _ROUND_SECONDS,
                     "parent": parent,
                 },
-                # the first site is dialled by the second, and dials the arbiter's
+                # the first site is dialled by the others, and dials the arbiter's
                 "peers": [
                     {
                         "site": other,
                         "parties": list(map(str, its)),
-                        "address": None if is_arbiter or other == SITES[1] else control[other],
+                        "address": None if is_arbiter else control.get(other),
                     }
                     for other, its in others.items()
                 ],

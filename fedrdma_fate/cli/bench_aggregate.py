@@ -30,6 +30,7 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 @click.option("--updates", default=8, show_default=True, type=click.IntRange(2, 128), help="Clients, one update each.")
 @click.option("--room", type=click.IntRange(2), help="Updates that the arbiter's receive region has room for; all.")
 @click.option("--transport", default=TRANSPORTS[0], show_default=True, type=click.Choice(TRANSPORTS))
+@click.option("--sites", default=2, show_default=True, type=click.IntRange(2, 8), help="Of the rows that have some.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option("--capacity", is_flag=True, help="Instead: how many updates at once this host's workers add.")
 @click.option("--arrivals", default=40, show_default=True, type=click.IntRange(5), help="Of each step of --capacity.")
@@ -40,6 +41,7 @@ def aggregate(
     updates: int,
     room: int | None,
     transport: str,
+    sites: int,
     rows: str,
     capacity: bool,
     arrivals: int,
@@ -47,8 +49,8 @@ def aggregate(
 ) -> None:
     """Time the sum of masked updates when the first rank comes last.
 
-    Added by the gateway as they come (slots), by rank (slots-rank), by FATE's loop (fate); a round of two sites that
-    send their sums, and get one copy of the aggregate (sites), one of them by the other (sites-tree), or all for each
+    Added by the gateway as they come (slots), by rank (slots-rank), by FATE's loop (fate); a round of --sites that
+    send their sums, and get one copy of the aggregate (sites), all by the first of them (sites-tree), or all for each
     party (sites-alone); by four leaves and a top: in shared memory (tree), joined by gRPC (grpc), through a process
     that stores and forwards (broker), with proxies besides (broker-sidecar), as actors of Ray where that is installed
     (ray); beside one memcpy and one addition.
@@ -56,7 +58,7 @@ def aggregate(
     with told_plainly(), ended_in_order():
         name = model if parameters is None else f"{parameters} parameters"
         # room for the sum as well
-        setting = AggregateSetting(name, parameters or MODELS[model], updates, room or updates + 1, transport)
+        setting = AggregateSetting(name, parameters or MODELS[model], updates, room or updates + 1, transport, sites)
         if capacity:
             end_with(_capacity(setting, arrivals, as_json=as_json))
             return

@@ -60,14 +60,21 @@ def test_two_sites_send_and_get_each_a_payload_once_and_without_that_once_for_ea
 
 
 @pytest.mark.sweep
-def test_in_a_tree_one_payload_comes_to_the_arbiters_site_and_one_goes_to_each() -> None:
-    setting = AggregateSetting("small", 20_000, 8, 9, "tcp")
+@pytest.mark.parametrize("number", [2, 3])
+def test_in_a_tree_one_payload_comes_to_the_arbiters_site_and_one_goes_to_each(number: int) -> None:
+    setting = AggregateSetting("small", 20_000, 8, 9, "tcp", number)
 
     row = sites(setting, make_update(setting), "row", once=True, tree=True)
 
     assert row.up_bytes is not None
     assert setting.update_bytes < row.up_bytes < 1.1 * setting.update_bytes
-    assert row.down_bytes == 2 * setting.update_bytes
+    assert row.down_bytes == number * setting.update_bytes
+
+
+def test_fewer_updates_than_sites_are_no_row() -> None:
+    setting = AggregateSetting("small", 20_000, 3, 4, "tcp", 4)
+    with pytest.raises(RowError, match="3 updates are too few for 4 sites"):
+        sites(setting, make_update(setting), "row", once=True)
 
 
 @pytest.mark.parametrize("party", range(3))
