@@ -52,6 +52,7 @@ class UpdatesOneByOne:
     Attributes:
         setting: what is summed.
         arbiter: the gateway that adds.
+        clients: the gateway that lends.
         tasks: of the clients, by rank.
         metrics: where the arbiter's gateway tells its metrics.
         asked: what comes of the sum.
@@ -59,6 +60,7 @@ class UpdatesOneByOne:
 
     setting: AggregateSetting
     arbiter: GatewayProcess
+    clients: GatewayProcess
     tasks: Sequence[GatewayClient]
     metrics: str
     asked: Future[ReceivedSum | NotSummed]
@@ -66,6 +68,14 @@ class UpdatesOneByOne:
     def put(self, rank: int, update: npt.NDArray[np.uint8]) -> None:
         """Put the update of a rank."""
         put_update(self.tasks[rank], self.setting, rank, update, _NAME, _TAG, _ARBITER, _SECONDS)
+
+    def wait_until_given_back(self) -> None:
+        """Until nothing is lent: what was is in the sum. The arbiter's gateway, which is timed, is asked nothing.
+
+        Raises:
+            RowError: something is lent for too long.
+        """
+        wait(lambda: _lent(self.clients) == 0, _SECONDS, "an update to be given back")
 
     def arbiter_workers(self) -> list[int]:
         """Ids of the processes that add.
@@ -142,7 +152,7 @@ def updates_one_by_one(setting: AggregateSetting) -> Iterator[UpdatesOneByOne]:
         sources = [setting.party(rank) for rank in range(setting.updates)]
         asked = pool.submit(its.get_sum, _NAME, _TAG, sources, timeout=_SECONDS)
         wait(lambda: bool((arbiter.status() or {}).get("sums")), _SECONDS, "the sum to be asked for")
-        yield UpdatesOneByOne(setting, arbiter, tasks, metrics, asked)
+        yield UpdatesOneByOne(setting, arbiter, clients, tasks, metrics, asked)
 
 
 def waits_at_a_gateway(setting: AggregateSetting) -> list[Wait]:
@@ -156,12 +166,21 @@ def waits_at_a_gateway(setting: AggregateSetting) -> list[Wait]:
         before = Wait(0.0, 0.0)
         for rank in range(setting.updates):
             updates.put(rank, update)
-            wait(lambda count=rank + 1: updates.counts()[0] == count, _SECONDS, "an update to be added")  # type: ignore[misc]
-            _, total = updates.counts()
+            updates.wait_until_given_back()
+            count, total = updates.counts()
+            if count != rank + 1:
+                raise RowError(f"{count} updates are in the sum, and {rank + 1} were put")
             found.append(Wait(total.start - before.start, total.end - before.end))
             before = total
         updates.end()
         return found
+
+
+def _lent(gateway: GatewayProcess) -> int | None:
+    """Slots of its send region that are leased; None where it does not answer."""
+    status = gateway.status()
+    pools = [] if status is None else status["pools"]
+    return next((int(pool["slots"]) for pool in pools if pool["name"] == "send"), None)
 
 
 def _counts(address: str) -> tuple[int, Wait]:
