@@ -7,6 +7,8 @@ import itertools
 import secrets
 from collections.abc import Sequence
 
+import msgspec
+
 from fedrdma_fate.aggregate.skmsg import make_notices
 from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
 from fedrdma_fate.client.protocol import NotSummed
@@ -22,6 +24,11 @@ from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey
 
 MOST_AWAITED = 4 * MOST_PARTIES
 """Updates of all sums at a time: for each, something waits here. More are left to FATE, which waits for one."""
+
+MOST_KEY_BYTES = 4 << 20
+"""Of the names of a sum's messages, as the journal has them: in one record when it begins, which has to be shorter than
+those behind which nobody reads, and once more in those that have to be there together when all of it is merged. A
+thousand parties have some 200 bytes each."""
 
 _ID_BITS = 48
 """Of the number of the first sum: no two of a journal have the same."""
@@ -77,6 +84,12 @@ class Sums:
         if earlier is None and awaited + len(keys) > MOST_AWAITED:
             return NotSummed(
                 f"the sums of this gateway are of {awaited} updates already, {MOST_AWAITED} is the limit",
+                expected=False,
+            )
+        names = len(msgspec.msgpack.encode(tuple(keys)))
+        if earlier is None and names > MOST_KEY_BYTES:
+            return NotSummed(
+                f"the names of its messages take {names} bytes in the journal, {MOST_KEY_BYTES} is the limit",
                 expected=False,
             )
         await self._until_nobody_takes(keys)

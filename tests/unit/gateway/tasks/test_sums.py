@@ -18,6 +18,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -34,11 +35,14 @@ from fedrdma_fate.client.protocol import NotSummed, Place, Sum
 from fedrdma_fate.core.fold import Order
 from fedrdma_fate.fate.sums import ExpectedSum
 from fedrdma_fate.gateway import spilling
+from fedrdma_fate.gateway.journal_records import Pulled, SumBegan, SumMerged, encode_record, encode_together
 from fedrdma_fate.gateway.messages.message import Message
 from fedrdma_fate.gateway.tasks import sum_slot, sums
+from fedrdma_fate.memory.journal_file import MOST_RECORD_BYTES
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
-from fedrdma_fate.wire.summand import Plane, planes_of
+from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
+from fedrdma_fate.wire.summand import MOST_ARRAYS, Plane, planes_of
 from tests.support.raw_task import Connection
 from tests.support.sites import Site, eventually, party, start_gateways
 from tests.support.summands import SHAPES, Pairs, bits, exact_sum, masked, pairs_in, summed_by_rank, written
@@ -738,6 +742,40 @@ def test_a_sum_of_more_updates_than_a_gateway_awaits_at_a_time_is_left_to_fate(
     assert not refused.expected
     assert "4 updates already, 7 is the limit" in refused.reason
     assert summed.parties_in == (0, 1, 2, 3)
+
+
+def test_a_sum_whose_names_are_too_long_for_the_journal_is_left_to_fate(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = make_session()
+    with monkeypatch.context() as short:
+        short.setattr(sums, "MOST_KEY_BYTES", 500)
+        refused = session.get_sum()
+    for number in range(4):
+        session.push(number)
+
+    assert isinstance(refused, NotSummed)
+    assert "500 is the limit" in refused.reason
+    assert session.whole_sum().parties_in == (0, 1, 2, 3)
+
+
+def test_the_longest_sum_that_is_begun_is_a_record_that_the_next_run_reads() -> None:
+    """A longer one would hide all that stands behind it."""
+    each = max_key_bytes = 0
+    keys: list[MessageKey] = []
+    while max_key_bytes + each <= sums.MOST_KEY_BYTES and len(keys) < MOST_PARTIES:
+        name, number = "\U0001f600" * 1024, len(keys)
+        keys.append(MessageKey(name, name, name, Party("r" * 256, f"{number:0256}"), Party("a" * 256, "1" * 256)))
+        each = len(msgspec.msgpack.encode(keys[-1]))
+        max_key_bytes += each
+    # as many arrays as a description of the most bytes can have, and more
+    shapes = tuple((2**40,) * 6 for _ in range(MOST_ARRAYS))
+    began = SumBegan(2**60, "c" * 1024, tuple(keys), "exact", shapes, 2**60, 2**60)
+    assert len(encode_record(began)) < MOST_RECORD_BYTES
+    # what a site's sum of all of them brings is written together, or not at all
+    pulled = [Pulled(key) for key in keys]
+    merged = SumMerged(2**60, tuple((number, 0.5) for number in range(len(keys))), "site", tuple(range(len(keys))))
+    assert len(encode_together([*pulled, merged])) == 1
 
 
 def test_a_task_that_goes_away_leaves_what_was_not_added_and_no_slot_behind(
