@@ -113,7 +113,7 @@ def amqp_problem(model_bytes: int) -> str | None:
     if (problem := missing_module("pika", "pika")) is not None:
         return problem
     if find_rabbitmq() is None:
-        return f"needs RabbitMQ: python -m {_UNPACK_RABBITMQ} in a clone, or apt-get install rabbitmq-server"
+        return f"needs RabbitMQ: .venv/bin/python -m {_UNPACK_RABBITMQ} in a clone, or apt-get install rabbitmq-server"
     return None
 
 

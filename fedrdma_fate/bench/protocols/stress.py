@@ -71,7 +71,7 @@ def parse_stress(kind: str | None, flows: str, least_silos: int, *, loopback: bo
     if asked.flows == "silos" and least_silos < _LEAST_SILOS:
         raise _refused(kind, "a flow goes between two silos: give --silos 2 and more, or --flows server.")
     if asked.cpu and find_program(STRESS_NG) is None:
-        how = f"python -m {_UNPACK} in a clone, or apt-get install {STRESS_NG}."
+        how = f".venv/bin/python -m {_UNPACK} in a clone, or apt-get install {STRESS_NG}."
         raise _refused(kind, f"needs {STRESS_NG}: {how}")
     return asked
 
