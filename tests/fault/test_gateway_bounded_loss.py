@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from fate.arch.context import Context
 
 from fedrdma_fate.client.client import LossTolerance
@@ -31,6 +32,9 @@ LOST = frozenset((0, 1, 2))
 """Chunks that are lost each time that they are sent: the last, so that nothing waits behind them."""
 LOST_OF_MODEL = frozenset((24, 25, 27))
 """Just behind what has to be whole of a `model`."""
+
+LOST_OF_KINDS = frozenset((10, 45, 70, 90))
+"""One chunk in each of the four large arrays of the test of every kind."""
 
 Connected = tuple[Sites, Context, Context]
 """The sites, and what a guest at the first and a host at the second put and get by."""
@@ -58,9 +62,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
 
 @pytest.fixture
-def connected(start: Callable[..., Any], tmp_path: Path) -> Iterator[Connected]:
-    """Both are connected."""
-    with start(LOST_OF_MODEL) as sites:
+def connected(start: Callable[..., Any], tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Connected]:
+    """Both are connected; the data path loses what a model may miss, or the chunks that a test names."""
+    with start(getattr(request, "param", LOST_OF_MODEL)) as sites:
         made = []
         for site, own in (("a", GUEST), ("b", HOST)):
             options = FederationOptions(journal=str(tmp_path / f"{site}.journal"))
@@ -256,3 +260,35 @@ def test_a_share_that_is_none_is_refused(connected: Connected, share: Any) -> No
     with pytest.raises(FedRDMAError) as refused, guest.federation.tolerating(share):
         pytest.fail("it was taken")
     assert refused.value.code is ErrorCode.CONFIG_BAD_VALUE
+
+
+@pytest.mark.parametrize("connected", [LOST_OF_KINDS], indirect=True)
+def test_holes_of_arrays_of_every_kind_are_told_in_their_own_elements(connected: Connected) -> None:
+    sites, guest, host = connected
+    random = np.random.default_rng(7)
+    sent = {
+        "number": np.array(0.5),
+        "empty": np.empty((0, 5)),
+        "half": torch.from_numpy(random.random((300, 256)).astype(np.float32)).to(torch.bfloat16),
+        "columns": np.asfortranarray(random.random((60, 200))),
+        "every other": random.random((200, 100))[::2, 10:],
+        "again empty": torch.empty((7, 0), dtype=torch.bfloat16),
+        "last": random.random((100, 100)),
+    }
+    with guest.federation.tolerating(SHARE):
+        guest.hosts.put("kinds", sent)
+    with host.federation.tolerating(SHARE):
+        got = host.guest.get("kinds")
+    told = {each.array: each.ranges for each in host.federation.missing("kinds", _tag(host), GUEST)}
+    assert set(told) == {2, 3, 4, 6}, "and of what is a number, or empty, nothing"
+    holes = 0
+    for place, (ours, theirs) in enumerate(zip(sent.values(), got.values(), strict=True)):
+        assert (theirs.dtype, theirs.shape) == (ours.dtype, ours.shape)
+        expected, came = (torch.as_tensor(each).clone().reshape(-1) for each in (ours, theirs))
+        for first, end in told.get(place, ()):
+            expected[first:end] = 0
+            holes += (end - first) * expected.element_size()
+        assert torch.equal(came, expected), place
+    # what lies between two arrays, to begin the next at a multiple of 64 bytes, is nobody's
+    assert (len(LOST_OF_KINDS) - 1) * CHUNK < holes <= len(LOST_OF_KINDS) * CHUNK
+    assert [event["missing_bytes"] for event in sites["b"].events("delivered")] == [len(LOST_OF_KINDS) * CHUNK]

@@ -47,10 +47,24 @@ class Receiver:
         self.count = 0
         self._coming: list[tuple[float, str, float]] = []
         self._bytes = dict.fromkeys(self.names, 0.0)
+        self._join(probed)
+        self.run(2 * RTT)
+
+    def _join(self, probed: float | None) -> None:
         for name in self.names:
             self.shares.join(name, self.now, RTT)
             self.shares.on_path(name, self.now, probed, RTT)
-        self.run(2 * RTT)
+
+    def restart(self) -> None:
+        """Its gateway is another one, which knows nothing of what was, and to which all connect anew at once."""
+        self.shares = ReceiveShares()
+        self._bytes = dict.fromkeys(self.names, 0.0)
+        self._coming.clear()
+        self.told = dict.fromkeys(self.names, math.inf)
+        self._join(LINK)
+        for name, share in self.shares.take_told().items():
+            # by the new path, before any slot is granted by it
+            self.told[name] = share
 
     def begin(self, *names: str) -> None:
         for name in names:
@@ -86,6 +100,10 @@ class Receiver:
             self._bytes[name] += rate * fits * STEP
             if rate:
                 self.shares.on_arrivals(name, Arrivals(int(self._bytes[name]), 0, self.now))
+
+    def come(self, name: str) -> float:
+        """Bytes of it that have come to this run of the gateway."""
+        return self._bytes[name]
 
     def share(self, name: str) -> float:
         return self.shares.senders[name].share
@@ -381,3 +399,55 @@ def test_a_crowd_that_begins_within_a_while_is_waited_for_as_long_as_it_leaves_n
     assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 8)
     hear(shares, {}, 1.022 + QUIET_GATHER_SECONDS + 0.002)
     assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 4)
+
+
+def test_64_of_whom_eight_have_room_at_a_time_use_the_link_and_never_more_than_it() -> None:
+    receiver = Receiver(64)
+    each = 0.02 * LINK
+    waiting, sending = list(receiver.names), set[str]()
+    began = receiver.now
+    while waiting or sending:
+        for name in [name for name in sending if receiver.come(name) >= each]:
+            sending.discard(name)
+            receiver.end(name)
+        while waiting and len(sending) < 8:
+            sending.add(waiting[0])
+            receiver.begin(waiting.pop(0))
+        receiver.run(STEP)
+        if receiver.now > began + 0.2:
+            # who waits for a slot knows what it may send when it has one, and takes nothing until then
+            assert sum(receiver.share(name) for name in sending) <= 1.15 * LINK
+        assert receiver.now < began + 10
+    least = 64 * each / (LINK * PACED_SHARE)
+    assert receiver.now - began <= 1.2 * least
+    assert receiver.shares.expected == 8
+
+
+def test_a_gateway_that_is_restarted_in_the_middle_of_a_round_shares_at_once_among_those_that_go_on() -> None:
+    receiver = Receiver(8)
+    receiver.begin(*receiver.names)
+    receiver.run(0.2)
+    receiver.end("6", "7")
+    receiver.run(0.05)
+    assert receiver.share("0") == pytest.approx(LINK * PACED_SHARE / 6, rel=0.03)
+    receiver.restart()
+    # nothing is known of who sends: none begins with more than when all do
+    assert [receiver.told[name] for name in receiver.names] == pytest.approx([LINK * PACED_SHARE / 8] * 8)
+    receiver.begin(*receiver.names[:6])
+    receiver.run(GATHER_SECONDS + 2 * RTT)
+    assert [receiver.told[name] for name in receiver.names[:6]] == pytest.approx([LINK * PACED_SHARE / 6] * 6, rel=0.03)
+    receiver.run(0.3)
+    assert receiver.shares.link.rate == pytest.approx(LINK, rel=0.1)
+    receiver.end(*receiver.names[:6])
+    receiver.run(0.1)
+    assert not receiver.shares.under_way
+
+
+def test_who_does_not_go_on_after_a_restart_leaves_its_share_to_the_others() -> None:
+    receiver = Receiver(4)
+    receiver.begin(*receiver.names)
+    receiver.run(0.2)
+    receiver.restart()
+    receiver.begin("0", "1")
+    receiver.run(GATHER_SECONDS + 2 * RTT)
+    assert receiver.share("0") == pytest.approx(LINK * PACED_SHARE / 2, rel=0.03)
