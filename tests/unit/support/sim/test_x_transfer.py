@@ -180,6 +180,8 @@ def test_answers_that_come_late_for_other_reasons_than_a_queue_do_not_wear_the_r
     assert transfer.goodput_bps(2, 4) >= 0.2 * profile.rate_bps
 
 
+# test_x_sharing has two jobs that begin together
+@pytest.mark.sweep
 def test_two_that_begin_together_share_within_a_fifth() -> None:
     clock, link = world(BottleneckProfile(1e9, buffer_bytes=4e6, nic_bps=10e9))
     first, second = flow(clock, link, FOREVER), flow(clock, link, FOREVER)
@@ -191,8 +193,9 @@ def test_two_that_begin_together_share_within_a_fifth() -> None:
     assert sum(shares) >= 0.85e9
 
 
-# test_x_sharing has two jobs of which one begins later, and a large buffer
-@pytest.mark.parametrize("buffer", [0.5e6, pytest.param(4e6, marks=pytest.mark.sweep)])
+# test_x_sharing has two jobs of which one begins later, and tests/nic/test_x_sharing.py two that share a small buffer
+@pytest.mark.sweep
+@pytest.mark.parametrize("buffer", [0.5e6, 4e6])
 def test_one_that_begins_later_gets_its_share(buffer: float) -> None:
     clock, link = world(BottleneckProfile(1e9, buffer_bytes=buffer, nic_bps=10e9))
     first, second = flow(clock, link, FOREVER), flow(clock, link, FOREVER)
@@ -211,7 +214,7 @@ def test_one_that_begins_later_gets_its_share(buffer: float) -> None:
         pytest.param(0.5e6, "ours", 0.25, id="ours first small buffer", marks=pytest.mark.sweep),
         pytest.param(0.5e6, "cubic", 0.25, id="cubic first small buffer"),
         pytest.param(4e6, "ours", 0.35, id="ours first", marks=pytest.mark.sweep),
-        pytest.param(4e6, "cubic", 0.30, id="cubic first"),
+        pytest.param(4e6, "cubic", 0.30, id="cubic first", marks=pytest.mark.sweep),
     ],
 )
 def test_beside_a_cubic_flow_neither_starves(buffer: float, first: str, least: float) -> None:
