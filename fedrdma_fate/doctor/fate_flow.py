@@ -241,6 +241,13 @@ def _check_proxy(flow: FlowHome, connect: Callable[[str, int], str], fronts: Seq
         return Finding(check, "error", f"{found}: {problem}", remedy)
     if any(_is_front(each.flow if name == "nginx" else each.osx, host, port) for each in fronts) or is_its_own:
         return fine(check, f"{found}: {what}")
+    if any(_is_front(each.osx if name == "nginx" else each.flow, host, port) for each in fronts):
+        # it listens, and answers no call: the one speaks gRPC, the other HTTP
+        other = "listen.osx" if name == "nginx" else "listen.flow"
+        remedy = (
+            f"Set `{front}` at the gateway, or take what `fedrdma fate config` prints for the engine: docs/fate.md."
+        )
+        return Finding(check, "error", f"{found}: the gateway's `{other}`, which is no {name}", remedy)
     others = f", and no gateway's `{front}`" if fronts else ""
     return fine(check, f"{found}: something listens there{others}")
 

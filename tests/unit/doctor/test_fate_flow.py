@@ -152,6 +152,22 @@ def test_calls_that_a_broker_carries_beside_the_gateway_are_told_and_right(tmp_p
     assert "something listens there, and no gateway's `listen.osx`" in found["fate flow proxy"].found
 
 
+@pytest.mark.parametrize(
+    ("local", "fronts", "said"),
+    [
+        (FEDRDMA, {"flow": None, "osx": "127.0.0.1:9390"}, "the gateway's `listen.osx`, which is no nginx"),
+        (QUEUES, {"flow": "127.0.0.1:9390", "osx": None}, "the gateway's `listen.flow`, which is no osx"),
+    ],
+    ids=["calls by HTTP to the front of OSX", "calls of OSX to the front for HTTP"],
+)
+def test_a_proxy_that_leads_to_the_other_front_of_the_gateway_is_an_error(
+    tmp_path: Path, local: object, fronts: Mapping[str, str | None], said: str
+) -> None:
+    proxy = findings(home(tmp_path, local), {**STATUS, "fronts": fronts})["fate flow proxy"]
+    assert (proxy.level, said in proxy.found) == ("error", True)
+    assert "`fedrdma fate config` prints" in proxy.remedy
+
+
 def test_a_gateway_that_does_not_say_its_fronts_is_believed_to_listen_there(tmp_path: Path) -> None:
     found = findings(home(tmp_path, {**QUEUES, "federation": {"osx": BROKER}}))
     assert levels(found) == {}
