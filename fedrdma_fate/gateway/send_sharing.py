@@ -141,7 +141,7 @@ class SendSharing(LinkSharing):
     @property
     def _may_repeat(self) -> bool:
         """Whether trains once more could tell what is not known."""
-        return self._repeats < MOST_REPEATS and not self._shares.carries_all
+        return self._repeats < MOST_REPEATS and self._shares.may_be_told_more
 
     def _has_come(self) -> bool:
         """Whether any of the peers has sent something since this was asked the last time."""

@@ -234,18 +234,18 @@ class LinkRate:
 
     def on_probed(self, rate: float) -> None:
         """A sender's train came at this rate: the link carries no less, as far as no trial has shown how much."""
-        if self._may_be_probed and rate > (self.rate or 0.0):
+        if self.may_be_probed and rate > (self.rate or 0.0):
             self.rate, self.found_by = rate, "probed"
 
     def on_joint_train(self, rate: float) -> None:
         """Trains to all peers at one moment came at this rate together: the link carries no less."""
-        if self._may_be_probed and rate > JOINT_GAIN * (self.rate or 0.0):
+        if self.may_be_probed and rate > JOINT_GAIN * (self.rate or 0.0):
             self.rate, self.found_by, self._is_roomy = rate, "probed", True
             self._joint_rate, self._lowered_rounds = rate, 0
 
     def on_wanted_train(self, rate: float) -> None:
         """Trains that were wanted of all senders came at this rate together: the link carries no less."""
-        if self._may_be_probed and rate > WANTED_GAIN * (self.rate or 0.0):
+        if self.may_be_probed and rate > WANTED_GAIN * (self.rate or 0.0):
             self.rate, self.found_by = rate, "probed"
 
     def on_rest(self) -> None:
@@ -356,7 +356,7 @@ class LinkRate:
         return VARIES_FACTOR * self._varies if self._least_hold else 0.0
 
     @property
-    def _may_be_probed(self) -> bool:
+    def may_be_probed(self) -> bool:
         """Whether a train may tell more than what is known: no trial has shown it, nor anybody set it."""
         return self.found_by != "configured" and not self._is_judged
 

@@ -144,10 +144,10 @@ class ReceiveShares:
         self._decide_soon(now)
 
     @property
-    def carries_all(self) -> bool:
-        """Whether the link is known to carry about what all ways do that lead over it, whoever sends just now."""
+    def may_be_told_more(self) -> bool:
+        """Whether the link is not known to carry about what all ways do that lead over it, and trains may tell that."""
         reach = sum(each.path_rate for each in self.senders.values())
-        return (self.link.rate or 0.0) >= AMPLE_SHARE * reach
+        return self.link.may_be_probed and (self.link.rate or 0.0) < AMPLE_SHARE * reach
 
     def wants_more(self, rate: float) -> bool:
         """Whether trains that came at this rate together, faster than each alone, are to be followed by longer ones."""

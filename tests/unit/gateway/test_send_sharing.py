@@ -325,6 +325,16 @@ def test_where_they_have_none_go_again() -> None:
     run_virtually(scenario())
 
 
+def test_nor_where_what_the_link_carries_was_set_by_hand() -> None:
+    async def scenario() -> None:
+        site = Site(config=SendConfig(rate=8 * LINK))
+        site.join()
+        await all_repeats()
+        assert max(len(link.trains) for link in site.links.values()) == 1
+
+    run_virtually(scenario())
+
+
 def test_what_held_the_first_up_is_gone_when_more_go_and_what_is_better_is_believed() -> None:
     async def scenario() -> None:
         site = Site(own=LINK)
