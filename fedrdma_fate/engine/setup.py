@@ -23,6 +23,7 @@ from fedrdma_fate.core.x.chunking import (
     bounded_chunk_rate,
     filling_chunk_bytes,
     first_chunk_bytes,
+    loses_many_chunks,
     short_path_chunk_bytes,
     tolerant_chunk_bytes,
     whole_datagrams,
@@ -257,7 +258,9 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
         rate = bounded_chunk_rate(known.rate, memory.bound)
         filling = filling_chunk_bytes(rate, known.min_rtt, service.most_chunks)
         chunk_bytes = max(best_chunk_bytes(rate, loss, service.mtu_bytes, total), filling)
-        if outgoing.loss_share and not service.reliable:
+        repeats_all = not service.reliable and not service.repairs_packets
+        loses_many = repeats_all and math.isfinite(memory.bound) and loses_many_chunks(loss, service.mtu_bytes)
+        if loses_many or (outgoing.loss_share and not service.reliable):
             chunk_bytes = max(tolerant_chunk_bytes(chunk_bytes, rate), filling)
         if service.repairs_packets and 0 < known.min_rtt < SHORT_ROUND_TRIP_SECONDS:
             chunk_bytes = short_path_chunk_bytes(chunk_bytes, rate, known.window_bytes)

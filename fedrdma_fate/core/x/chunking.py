@@ -12,11 +12,16 @@ SMALLEST_CHUNK_BYTES = 16 * 1024
 100 are lost."""
 
 SMALLEST_TOLERANT_CHUNK_BYTES = 8 * 1024
-"""On fast paths, of a message of which something may be missing: what is lost is counted in chunks, and of half as long
-ones half as much is lost for the same packets."""
+"""On fast paths, of a message of which something may be missing, or where many chunks are lost: what is lost is counted
+in chunks, and of half as long ones half as much is lost for the same packets."""
 
 MOST_TOLERANT_CHUNKS_PER_SECOND = 20_000
 """But no more of them than this, a quarter of what chunks of 16 KiB are at 10 Gbit/s. Ours; 1.3 Gbit/s."""
+
+MOST_LOST_CHUNKS = 0.05
+"""Of chunks of 16 KiB, lost with a packet, where the receiver says what may be sent: beyond it is more than of
+packets of RDMA's largest MTU at 1 %, and these are cut in half as well, if they are no more a second. Who finds its
+rate alone keeps them: of short ones its round trips tell less."""
 
 LEAST_CHUNK_BYTES = 1024
 """On any path: packets of the smallest usual MTU carry as much, and of less, heads and work per chunk would be most."""
@@ -109,16 +114,27 @@ def best_chunk_bytes(rate: float, loss: float | None, mtu_bytes: int, total_byte
 
 
 def tolerant_chunk_bytes(usual_bytes: int, rate: float) -> int:
-    """The chunk of a message of which something may be missing: shorter, where the path is cut as short as any.
+    """The chunk where what a lost packet takes with it matters: shorter, where the path is cut as short as any.
 
     Args:
-        usual_bytes: it would have where nothing may.
+        usual_bytes: it would have where that does not.
         rate: of the bottleneck, bytes a second.
     """
     shorter = SMALLEST_TOLERANT_CHUNK_BYTES
     if usual_bytes != SMALLEST_CHUNK_BYTES or rate > MOST_TOLERANT_CHUNKS_PER_SECOND * shorter:
         return usual_bytes
     return shorter
+
+
+def loses_many_chunks(loss: float | None, mtu_bytes: int) -> bool:
+    """Whether of chunks as short as usual so many are lost that half as long ones are worth their work.
+
+    Args:
+        loss: probability that a packet is lost; None: UNKNOWN_LOSS.
+        mtu_bytes: packet size.
+    """
+    packets = -(-SMALLEST_CHUNK_BYTES // mtu_bytes)
+    return 1 - (1 - (UNKNOWN_LOSS if loss is None else loss)) ** packets > MOST_LOST_CHUNKS
 
 
 def bounded_chunk_rate(rate: float, bound: float) -> float:

@@ -205,6 +205,20 @@ class AccessLink(Bottleneck):
         self._shared = shared
 
     def post(self, nic: Nic, length: int, landed: Callable[[], None], lost: Callable[[], None] | None = None) -> None:
-        """Send a message through both."""
-        rate_bps = self.profile.rate_bps
-        super().post(nic, length, lambda: self._shared.take(length, rate_bps, landed, lost), lost)
+        """Send a message through both; the packets of one that has lost some go on, in vain."""
+        rate_bps, rest = self.profile.rate_bps, length - self.profile.mtu_bytes
+
+        def tell_lost() -> None:
+            if lost is not None:
+                lost()
+
+        def on_lost() -> None:
+            # all but one: of a message rarely more are lost at random
+            self._shared.take(rest, rate_bps, tell_lost, lost)
+
+        super().post(
+            nic,
+            length,
+            lambda: self._shared.take(length, rate_bps, landed, lost),
+            on_lost if rest > 0 else lost,
+        )

@@ -68,6 +68,28 @@ def test_of_a_message_of_which_something_may_be_missing_chunks_are_short_where_p
     assert opened(tolerant, large, memory).outgoing.plan.chunk_bytes == 8192
 
 
+def test_where_a_receiver_says_what_may_be_sent_chunks_are_short_if_many_of_them_are_lost() -> None:
+    memory, whole = PathMemory(), recut(1 << 23)
+    memory.learn(PathState(8.75e7, 0.04, 0.01), "measured")
+    rdma = dataclasses.replace(LOSSY, mtu_bytes=1024)
+    assert opened(whole, rdma, memory).outgoing.plan.chunk_bytes == 16384, "who finds its rate alone"
+    memory.told = 1.4e7
+    assert opened(whole, rdma, memory).outgoing.plan.chunk_bytes == 8192
+    assert opened(whole, dataclasses.replace(rdma, mtu_bytes=4096), memory).outgoing.plan.chunk_bytes == 16384
+    # of what lost a datagram only that goes again, or nothing is lost
+    for service in (
+        dataclasses.replace(rdma, repairs_packets=True),
+        dataclasses.replace(rdma, reliable=True, depth=128),
+    ):
+        assert opened(whole, service, memory).outgoing.plan.chunk_bytes >= 16384
+    memory.learn(PathState(8.75e7, 0.04, 0.001), "measured")
+    assert opened(whole, rdma, memory).outgoing.plan.chunk_bytes == 16384
+    # as short ones of a faster share would be too many
+    memory.learn(PathState(1.25e9, 0.04, 0.1), "measured")
+    memory.told = 4e8
+    assert opened(whole, rdma, memory).outgoing.plan.chunk_bytes == 16384
+
+
 def test_where_the_transport_paces_itself_several_chunks_fit_what_may_be_missing() -> None:
     for total, chunk_bytes in ((100 << 20, 256 << 10), (1 << 22, 64 << 10), (1 << 34, 4 << 20)):
         tolerant = dataclasses.replace(recut(total), loss_share=0.01, whole_bytes=0)

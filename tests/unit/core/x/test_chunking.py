@@ -18,6 +18,7 @@ from fedrdma_fate.core.x.chunking import (
     first_chunk_bytes,
     immediate_of,
     least_chunk_bytes,
+    loses_many_chunks,
     short_path_chunk_bytes,
     tolerant_chunk_bytes,
     whole_datagrams,
@@ -45,6 +46,14 @@ def test_of_what_may_miss_something_chunks_are_shorter_where_they_are_short_and_
     assert tolerant_chunk_bytes(SMALLEST_CHUNK_BYTES, 1.25e9) == SMALLEST_CHUNK_BYTES, "at 10 Gbit/s"
     for usual in (1442, 2 * SMALLEST_CHUNK_BYTES, LARGEST_X_CHUNK_BYTES):
         assert tolerant_chunk_bytes(usual, 1.25e8) == usual
+
+
+def test_of_short_packets_so_many_make_a_chunk_that_a_loss_of_one_in_a_hundred_takes_many() -> None:
+    assert not loses_many_chunks(0.01, 4096)
+    assert loses_many_chunks(0.01, 1472)
+    assert loses_many_chunks(None, 1024), "as if it were one in a hundred"
+    assert not loses_many_chunks(0.001, 1024)
+    assert loses_many_chunks(0.05, 8192)
 
 
 def test_below_16_kib_a_chunk_is_whole_packets() -> None:

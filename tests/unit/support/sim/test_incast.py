@@ -223,3 +223,16 @@ def test_of_silos_whose_own_links_are_slower_trains_at_one_moment_tell_the_recei
     incast = Incast(shared, clock, [MIB] * len(ways), ways=ways)
     assert incast.shares.link.found_by == "probed"
     assert incast.shares.link.rate == pytest.approx(1e9 / 8, rel=0.06)
+
+
+def test_what_is_left_of_a_chunk_that_lost_a_packet_on_a_silos_own_link_takes_room_on_the_receivers() -> None:
+    clock = VirtualClock()
+    shared = Bottleneck(clock, BottleneckProfile(1e9, 0.0), random.Random(1))
+    way = AccessLink(clock, BottleneckProfile(0.5e9, 0.04, loss=0.999), random.Random(1), shared)
+    lost: list[int] = []
+    for length in (1000, 16_000):
+        way.post(Nic(), length, lambda: pytest.fail("it has lost a packet"), lambda each=length: lost.append(each))
+        clock.run(clock.now + 1)
+        assert lost[-1] == length
+        # of one packet nothing is left
+        assert (shared.deepest_queue_bytes > 0) is (length > 4096)
