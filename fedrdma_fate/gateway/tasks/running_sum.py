@@ -79,7 +79,10 @@ class RunningSum:
         self._first: int | None = None
         self._half: int | None = None
         self._half_weight: float | None = None
-        self._abandoned = asyncio.Event()
+        self._abandoned = False
+        # set when a message is here or will not come, or nobody waits any more: to wait for each of thousands of them
+        # anew after each addition would take the event loop milliseconds
+        self._changed = asyncio.Event()
         self._expected = False
         self._expected_updates: ExpectedUpdates | None = None
         self._ordered = OrderedSums(context, keys)
@@ -137,11 +140,12 @@ class RunningSum:
     @property
     def is_abandoned(self) -> bool:
         """Whether nobody waits for it any more."""
-        return self._abandoned.is_set()
+        return self._abandoned
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""
-        self._abandoned.set()
+        self._abandoned = True
+        self._changed.set()
 
     async def run(self) -> None:
         """Add, and put into `outcome` what comes of it."""
@@ -160,7 +164,6 @@ class RunningSum:
 
     async def _sum(self) -> SumOutcome | NotSummed:
         try:
-            gone = asyncio.create_task(self._abandoned.wait())
             if self._fold.order is not Order.RANK:
                 # by rank one may have to wait for another that has not been sent yet
                 self._expected_updates = self._context.summand_grants.expect(self._keys)
@@ -171,9 +174,8 @@ class RunningSum:
                     if self._fold.next_up is not None:
                         await self._add_next()
                     else:
-                        await self._wait_for_more(gone)
+                        await self._wait_for_more()
             finally:
-                gone.cancel()
                 self._all_may_come()
             # of one that was refused some may still be being added to a total, which cannot be when the sum is finished
             await self._last.drop()
@@ -186,7 +188,7 @@ class RunningSum:
 
     async def _outcome(self) -> SumOutcome | NotSummed:
         fold = self._fold
-        if self._abandoned.is_set() or not fold.parties_in:
+        if self._abandoned or not fold.parties_in:
             return NotSummed(fold.reason, self._expected)
         slot = self._slot
         self._context.journal.write(SumClosed(slot.number, fold.reason, self._half, self._half_weight))
@@ -223,8 +225,8 @@ class RunningSum:
 
     # -- taking ---------------------------------------------------------------------------------------------------
 
-    async def _wait_for_more(self, gone: asyncio.Task[bool]) -> None:
-        """Until an update is here, or nobody waits for it any more."""
+    async def _wait_for_more(self) -> None:
+        """Until an update is here, or nobody waits for it any more; it may be that nothing is new."""
         self._last.look()
         self._ordered.look(self._fold.awaited)
         wanted = self._fold.awaited[:1] if self._fold.order is Order.RANK else self._fold.awaited
@@ -235,15 +237,15 @@ class RunningSum:
             wanted = ()
         for party in wanted:
             if party not in self._takes:
-                self._takes[party] = asyncio.create_task(self._take(self._keys[party]))
+                self._takes[party] = self._begin_take(self._keys[party])
         sums = () if self._first is not None else (self._first_sum,) if self._first_sum else self._ordered.awaited
         for key in sums:
             if key not in self._sum_takes:
-                self._sum_takes[key] = asyncio.create_task(self._take(key))
-        left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-        waiting = [gone, *self._takes.values(), *self._sum_takes.values()]
-        await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        if gone.done():
+                self._sum_takes[key] = self._begin_take(key)
+        if not await self._until_changed():
+            missing = [self._keys[party] for party in self._fold.awaited]
+            raise timed_out(missing, len(self._keys), self._timeout or 0.0)
+        if self._abandoned:
             self._fold.give_up("the task that waited for it is gone")
             return
         came_sums = [key for key, take in self._sum_takes.items() if take.done()]
@@ -259,8 +261,8 @@ class RunningSum:
                     self._workers.arrived()
         came = [party for party, take in self._takes.items() if take.done()]
         if not came and not came_sums:
-            missing = [self._keys[party] for party in self._fold.awaited]
-            raise timed_out(missing, len(self._keys), self._timeout or 0.0)
+            # of those that were waited for before
+            return
         if came_sums and self._slot.message is None:
             # the same of a sum
             came = []
@@ -274,6 +276,22 @@ class RunningSum:
         self._first = self._first_sum = None
         if self._slot.message is None:
             await self._put_takes_back()
+
+    async def _until_changed(self) -> bool:
+        """Whether it has within the time that there is."""
+        if not self._changed.is_set():
+            left = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except asyncio.TimeoutError:
+                return False
+        self._changed.clear()
+        return True
+
+    def _begin_take(self, key: MessageKey) -> asyncio.Task[Message]:
+        take = asyncio.create_task(self._take(key))
+        take.add_done_callback(lambda _: self._changed.set())
+        return take
 
     async def _take(self, key: MessageKey) -> Message:
         """A message; that it was pulled is written down when it is in."""

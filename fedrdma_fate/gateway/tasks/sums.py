@@ -14,6 +14,7 @@ from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
 from fedrdma_fate.client.protocol import NotSummed
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
+from fedrdma_fate.gateway.tasks.adding import timed_out
 from fedrdma_fate.gateway.tasks.returning import EarlierSum
 from fedrdma_fate.gateway.tasks.running_sum import RunningSum
 from fedrdma_fate.gateway.tasks.sum_checkpoints import SumCheckpoints
@@ -92,7 +93,7 @@ class Sums:
                 f"the names of its messages take {names} bytes in the journal, {MOST_KEY_BYTES} is the limit",
                 expected=False,
             )
-        await self._until_nobody_takes(keys)
+        await self._until_nobody_takes(keys, timeout)
         self._workers.enter()
         slot = SumSlot(self._context, self._workers, self._ids, keys, client, earlier)
         running = RunningSum(self._context, self._workers, self._checkpoints, slot, keys, timeout)
@@ -111,11 +112,12 @@ class Sums:
             future.add_done_callback(_discard)
             raise
 
-    async def _until_nobody_takes(self, keys: Sequence[MessageKey]) -> None:
+    async def _until_nobody_takes(self, keys: Sequence[MessageKey], timeout: float | None) -> None:
         """A sum of a message that another one takes would end that: what sites are asked for has the same name in both.
 
         Raises:
-            GatewayError: DUPLICATE_PULL where that goes on; what nobody waits for any more is soon over.
+            GatewayError: DUPLICATE_PULL where that goes on; PULL_TIMEOUT where nobody waits for it any more, and it is
+                not over within `timeout`.
         """
         while (other := next((each for each in self._running.values() if each.takes_any(keys)), None)) is not None:
             if not other.is_abandoned:
@@ -125,7 +127,9 @@ class Sums:
                     "is under way.",
                     "Ask for each sum once, and give each job a session of its own.",
                 )
-            await asyncio.wait((other.outcome,))
+            _, left = await asyncio.wait((other.outcome,), timeout=timeout)
+            if left:
+                raise timed_out(keys, len(keys), timeout or 0.0)
 
     def _ended(self, number: int) -> None:
         del self._running[number]

@@ -744,6 +744,44 @@ def test_a_sum_of_more_updates_than_a_gateway_awaits_at_a_time_is_left_to_fate(
     assert summed.parties_in == (0, 1, 2, 3)
 
 
+def test_who_asks_again_while_the_sum_of_a_task_that_is_gone_is_added_to_waits_for_its_end_as_long_as_it_may(
+    make_session: Callable[..., Session], sites: dict[str, dict[str, Site]]
+) -> None:
+    warm, session = make_session(), make_session()
+    for number in range(4):
+        warm.push(number)
+    warm.whole_sum()
+    session.push(0)
+    session.push(1)
+    task = Connection(sites["exact"]["a"], _name(session), party("arbiter:1"))
+    stopped = workers()
+    for worker in stopped:
+        os.kill(worker, signal.SIGSTOP)
+    try:
+        task.send(Sum("masked", "t", tuple(SOURCES)))
+        eventually(lambda: [each for each in session.site.status()["sums"] if each["adding"] == NAMES[0]])
+        task.close()
+        with pytest.raises(FedRDMAError) as caught:
+            session.get_sum(timeout=0.3)
+        assert caught.value.code is ErrorCode.PULL_TIMEOUT
+        with ThreadPoolExecutor(1) as pool:
+            again = pool.submit(session.arbiter.get_sum, "masked", "t", SOURCES[1:], timeout=20)
+            session.push(2)
+            session.push(3)
+            for worker in stopped:
+                os.kill(worker, signal.SIGCONT)
+            summed = again.result(timeout=30)
+    finally:
+        for worker in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGCONT)
+
+    # the first was with the task that is gone, as what it had pulled would be
+    assert isinstance(summed, ReceivedSum), summed
+    assert (summed.parties_in, summed.reason) == ((0, 1, 2), "")
+    assert bits(sum_of(summed)) == bits(exact_sum(UPDATES[1:], SHAPES))
+
+
 def test_a_sum_whose_names_are_too_long_for_the_journal_is_left_to_fate(
     make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
