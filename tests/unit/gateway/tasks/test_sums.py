@@ -6,6 +6,7 @@ More than 500 lines: all of them share two pairs of gateways, which take longer 
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import mmap
 import os
@@ -37,7 +38,7 @@ from fedrdma_fate.fate.sums import ExpectedSum
 from fedrdma_fate.gateway import spilling
 from fedrdma_fate.gateway.journal_records import Pulled, SumBegan, SumMerged, encode_record, encode_together
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.gateway.tasks import sum_slot, sums
+from fedrdma_fate.gateway.tasks import sum_checkpoints, sum_slot, sums
 from fedrdma_fate.memory.journal_file import MOST_RECORD_BYTES
 from fedrdma_fate.memory.pool import Lease
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
@@ -149,6 +150,29 @@ def test_a_sum_is_written_to_the_directory_for_checkpoints_and_its_slot_comes_ba
     assert (found.of["name"], found.of["order"]) == ("masked", "exact")
     del summed
     eventually(lambda: session.site.pool("receive")["slots"] == before)
+
+
+def test_where_the_disk_for_checkpoints_is_full_the_sum_is_had_its_slot_comes_back_and_the_next_one_is_written(
+    make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def is_full(*_: Any) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    session, next_one = make_session(), make_session()
+    for each in (session, next_one):
+        for number in range(4):
+            each.push(number)
+    with monkeypatch.context() as full:
+        full.setattr(sum_checkpoints, "write", is_full)
+        summed = session.whole_sum()
+        eventually(lambda: "No space left on device" in caplog.text)
+    assert summed.parties_in == (0, 1, 2, 3)
+    held = session.site.pool("receive")["slots"]
+    del summed
+    eventually(lambda: session.site.pool("receive")["slots"] == held - 1)
+    caplog.set_level("INFO")
+    next_one.whole_sum()
+    eventually(lambda: "a sum of 4 updates was written to" in caplog.text)
 
 
 def test_by_rank_a_sum_has_the_bits_of_adding_one_after_the_other_whatever_comes_first(
