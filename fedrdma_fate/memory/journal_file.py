@@ -6,6 +6,8 @@ SQLite's write-ahead log), so a payload in a record cannot pass for records wher
 next one: who sent it does not know the salt. The header says where the last whole record ends, and is written after it:
 so a journal that somebody has cut short is told from one whose last record was never finished. What was written lives
 in the kernel, which outlives the process; the machine is outlived only by what was synced (`JournalFile.sync`).
+
+More than 500 lines: what writes the format, and what reads it.
 """
 
 from __future__ import annotations
@@ -215,7 +217,13 @@ class JournalFile:
         """Write records behind the others; whether they are there, and all that were to be there before.
 
         What the disk does not take is kept, and tried again with the next; until then nobody reads the others either.
+
+        Raises:
+            ValueError: one is longer than MOST_RECORD_BYTES, and nothing is written: with it, nobody would read what
+                follows.
         """
+        if (longest := max(map(len, bodies), default=0)) > MOST_RECORD_BYTES:
+            raise ValueError(f"a record has {longest} bytes, more than {MOST_RECORD_BYTES}")
         data = b"".join(_framed(body, self._seed) for body in bodies)
         with self._lock:
             if self._broken or self._fileno < 0:

@@ -136,6 +136,18 @@ def test_a_record_that_is_longer_than_is_searched_is_passed_by_its_length(tmp_pa
     assert caught.value.records == [b"behind"]
 
 
+def test_a_record_that_is_too_long_to_be_read_is_not_written_and_hides_no_other(directory: int) -> None:
+    file = JournalFile(directory, [b"first"])
+    with pytest.raises(ValueError, match="a record has 16777217 bytes"):
+        file.append(b"beside", bytes(journal_file.MOST_RECORD_BYTES + 1))
+    assert file.append(bytes(journal_file.MOST_RECORD_BYTES))
+    assert file.append(b"last")
+    file.close()
+    records, behind = read_records(directory)
+    assert [len(record) for record in records] == [5, journal_file.MOST_RECORD_BYTES, 4]
+    assert behind == 0
+
+
 def test_bytes_that_look_like_many_long_records_are_not_all_looked_at(
     tmp_path: Path, directory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
