@@ -466,25 +466,28 @@ def test_without_room_to_add_up_in_a_sum_waits_and_shows_for_what_and_goes_on_wh
     for each in (quiet, session):
         for number in (0, 1):
             each.push(number)
-    idle = session.site.pool("receive")["slots"]
     expected = bits(sum_of(sum_of_local(quiet)))
-    eventually(lambda: session.site.pool("receive")["slots"] == idle)
     runner = sites["exact"].runner  # type: ignore[attr-defined]
     pool = runner.gateways["a"]._assembly.context.receive_pool
+    take = pool._take
 
-    async def take_all() -> list[Lease]:
-        return list(iter(lambda: pool.lease(len(UPDATE), "what a task holds"), None))
+    async def lease() -> Lease:
+        found: Lease | None = pool.lease(1, "what a task holds")
+        assert found is not None
+        return found
 
-    async def give_back(leases: list[Lease]) -> None:
-        for lease in leases:
-            lease.release()
+    async def give_room(leased: Lease) -> None:
+        pool._take = take
+        # who waits looks again when something comes back
+        leased.release()
 
     def shown() -> Any:
         return [each for each in session.site.status()["sums"] if each["session"] == _name(session)]
 
     # what tests before have left here would make room
     monkeypatch.setattr(spilling, "_to_spill", lambda *_: None)
-    leases = runner.run(take_all())
+    leased = runner.run(lease())
+    monkeypatch.setattr(pool, "_take", lambda *_: None)
     with ThreadPoolExecutor(1) as waiting:
         try:
             future = waiting.submit(sum_of_local, session)
@@ -494,7 +497,7 @@ def test_without_room_to_add_up_in_a_sum_waits_and_shows_for_what_and_goes_on_wh
             (line,) = [line for line in plain(render(session.site.status())) if _name(session)[:20] in line]
             assert "waits for 1.8 MiB of receive memory, to add up in" in line
         finally:
-            runner.run(give_back(leases))
+            runner.run(give_room(leased))
         assert bits(sum_of(future.result(timeout=20))) == expected
     assert shown() == []
 
