@@ -10,6 +10,7 @@ from fedrdma_fate.core.shares.joint_probe import (
     ANSWERED_SECONDS,
     WANTED_SECONDS,
     Arrived,
+    believed_rate,
     datagrams_each,
     wanted_delays,
     wanted_rate,
@@ -110,9 +111,7 @@ class ReceiveSharing(LinkSharing):
         if not more and has_room and self._shares.wants_more(rate):
             self._want_trains(True, rate)
             return
-        # where something is lost they tell less than the link carries, or nothing
-        is_whole = len(trains) == len(links) and all(train.came == train.sent for train in trains)
-        self._believe(rate if is_whole else max(rate, told))
+        self._believe(believed_rate(rate, told, trains, len(links)))
 
     def _believe(self, rate: float) -> None:
         """The link carries so many bytes a second; 0: nothing was told."""

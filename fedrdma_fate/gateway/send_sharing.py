@@ -13,6 +13,7 @@ from fedrdma_fate.core.shares.joint_probe import (
     REPEAT_SECONDS,
     SETTLED_SECONDS,
     Arrived,
+    believed_rate,
     datagrams_each,
     joint_rate,
 )
@@ -159,9 +160,7 @@ class SendSharing(LinkSharing):
         if rate and not more and has_room and self._shares.wants_more(rate):
             self._probe_jointly(True, rate)
             return
-        # else they may overrun one: then they tell less than the link carries, or nothing
-        is_whole = len(arrived) == peers and all(train.came == train.sent for train in arrived)
-        self._believe(rate if is_whole else max(rate, told))
+        self._believe(believed_rate(rate, told, arrived, peers))
         if self._may_repeat:
             self._has_come()
             pause = REPEAT_SECONDS * 2**self._repeats

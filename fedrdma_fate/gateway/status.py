@@ -196,9 +196,11 @@ def _site_sum(progress: AdditionProgress) -> dict[str, object]:
 
 def _slow_parent(parent: str | None, peers: Mapping[str, Peer], askers: Sequence[str]) -> dict[str, object] | None:
     """Where sums that go by the parent come no sooner, for the path to it is not the faster one."""
+    if parent is None:
+        return None
     findings = {name: peer.sending.rate(peer.paths.main_transport or "") for name, peer in peers.items()}
     rates = {name: finding.rate_bps for name, finding in findings.items() if finding is not None}
-    if parent is None or not (faster := no_slower_than(parent, askers, rates)):
+    if not (faster := no_slower_than(parent, askers, rates)):
         return None
     return {
         "bits_per_second": rates[parent],

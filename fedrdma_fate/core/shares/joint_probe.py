@@ -129,6 +129,19 @@ def joint_rate(trains: Sequence[Arrived], peers: int = 0) -> float:
     return min(most, max(_of_all(trains), _of_the_first(trains, least_answered(peers))))
 
 
+def believed_rate(rate: float, told: float, trains: Sequence[Arrived], count: int) -> float:
+    """What to believe of trains behind shorter ones, which may have overrun a queue: then they tell less, or nothing.
+
+    Args:
+        rate: that they have told, bytes a second.
+        told: that the shorter ones had told; 0: there were none.
+        trains: those that have come, or are answered.
+        count: how many there were to be.
+    """
+    is_whole = len(trains) == count and all(train.came == train.sent for train in trains)
+    return rate if is_whole else max(rate, told)
+
+
 def least_answered(peers: int) -> int:
     """Of trains to so many peers have to tell of the link, so that few who lie, or one, do not."""
     return max(2, (peers + 1) // 2)

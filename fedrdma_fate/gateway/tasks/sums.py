@@ -12,6 +12,7 @@ import msgspec
 from fedrdma_fate.aggregate.skmsg import make_notices
 from fedrdma_fate.aggregate.worker_pool import WorkerPool, most_workers
 from fedrdma_fate.client.protocol import NotSummed
+from fedrdma_fate.core.sum_tree import LEAST_PARTS
 from fedrdma_fate.gateway.background import spawn
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.tasks.adding import timed_out
@@ -79,7 +80,7 @@ class Sums:
         """
         if earlier is None and not self._context.config.aggregate.sums:
             return NotSummed("aggregate.sums is false", expected=True)
-        if len(keys) < 2:
+        if len(keys) < LEAST_PARTS:
             return NotSummed("it would be of one party", expected=True)
         awaited = sum(running.parties for running in self._running.values())
         if earlier is None and awaited + len(keys) > MOST_AWAITED:
@@ -87,8 +88,7 @@ class Sums:
                 f"the sums of this gateway are of {awaited} updates already, {MOST_AWAITED} is the limit",
                 expected=False,
             )
-        names = len(msgspec.msgpack.encode(tuple(keys)))
-        if earlier is None and names > MOST_KEY_BYTES:
+        if earlier is None and (names := len(msgspec.msgpack.encode(tuple(keys)))) > MOST_KEY_BYTES:
             return NotSummed(
                 f"the names of its messages take {names} bytes in the journal, {MOST_KEY_BYTES} is the limit",
                 expected=False,

@@ -17,6 +17,7 @@ from fedrdma_fate.core.shares.joint_probe import (
     ANSWERED_SECONDS,
     WANTED_SECONDS,
     Arrived,
+    believed_rate,
     datagrams_each,
     wanted_delays,
     wanted_rate,
@@ -278,8 +279,7 @@ class Incast:
                 if (each := link.wanted) is not None and each.began == began
             ]
             rate = wanted_rate(trains, len(links))
-            is_whole = len(trains) == len(links) and all(train.came == train.sent for train in trains)
-            told = rate if is_whole else max(rate, told)
+            told = believed_rate(rate, told, trains, len(links))
             if not self.shares.wants_more(rate) or any(train.sent < count for train in trains):
                 break
         if told:
