@@ -120,6 +120,26 @@ def test_one_peer_that_says_its_train_came_at_once_makes_the_link_no_faster(seco
     assert joint_rate(lied) <= 1.05 * LINK
 
 
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("seconds", [-1.0, 0.0])
+@pytest.mark.parametrize(("peers", "gain"), [(5, 1.34), (8, 1.17), (16, 1.08)])
+def test_whoever_of_five_and_more_lies_makes_the_link_look_as_if_it_had_carried_one_train_besides(
+    peers: int, gain: float, seconds: float, turns: bool
+) -> None:
+    trains = arrivals([LINK] * peers, turns=turns)
+    for liar in range(peers):
+        lied = [train._replace(seconds=seconds, spread=0.0) if at == liar else train for at, train in enumerate(trains)]
+        assert 0 < joint_rate(lied) <= gain * LINK
+
+
+@pytest.mark.parametrize("turns", [False, True])
+@pytest.mark.parametrize("liars", range(1, 8))
+def test_however_many_lie_the_link_looks_no_faster_than_all_ways_together(liars: int, turns: bool) -> None:
+    trains = arrivals([LINK] * 8, turns=turns)
+    lied = [train._replace(seconds=-1.0, spread=0.0, came=1) for train in trains[:liars]]
+    assert 0 < joint_rate([*lied, *trains[liars:]]) <= 8 * LINK
+
+
 @pytest.mark.parametrize("more", [False, True])
 def test_all_trains_together_are_no_longer_than_one_of_the_path_probe_and_later_four(more: bool) -> None:
     most = TRAIN_DATAGRAMS * (MORE_FACTOR if more else 1)
