@@ -177,6 +177,15 @@ class GatewayContext:
         self.mailbox.is_passed_on = lambda key: is_site_sum(key) and not self.routes.is_local(key.destination)
         self.sharing = ReceiveSharing(self.config.receive, functools.partial(self._note_share, "receive"))
         self.send_sharing = SendSharing(self.config.send, functools.partial(self._note_share, "send"))
+        self.mailbox.sessions.open.on_change = self._expect_senders
+        # an earlier run may have left some
+        self._expect_senders()
+
+    def _expect_senders(self) -> None:
+        """Who may begin to send is known from who is in the sessions of the tasks that are here."""
+        named = self.mailbox.sessions.open.others
+        sites = (self.routes.find(party) for party in named or ())
+        self.sharing.expect({site for site in sites if site is not None and site != self.config.site})
 
     def _note_share(self, direction: Direction, told: ToldShare) -> None:
         self.metrics.share_told(direction, told.site, told.share)

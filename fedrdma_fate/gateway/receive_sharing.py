@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from fedrdma_fate.core.shares.joint_probe import (
     ANSWERED_SECONDS,
@@ -63,6 +63,13 @@ class ReceiveSharing(LinkSharing):
         super().leave(site, link)
         if site not in self._links:
             self._sending_trains.discard(site)
+
+    def expect(self, sites: Collection[str]) -> None:
+        """Only parties of these sites are in sessions that have joined here; none: that is not known."""
+        # before there are links there need be no loop
+        self._shares.expect(sites, self._now if self._links else 0.0)
+        if self._links:
+            self._tell()
 
     def _want_trains(self, more: bool = False, told: float = 0.0) -> None:
         """Where nothing comes, and more peers are there than before: ask all.

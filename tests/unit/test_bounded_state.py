@@ -86,7 +86,8 @@ BOUNDS: dict[str, dict[str, str]] = {
     "`limits.outgoing_bytes`": {"gateway/peers/sending.py:Sending": "_inline"},
     "by what own tasks do in sessions that they have not left": {
         "gateway/messages/mailbox.py:Mailbox": "_waiting",
-        "gateway/messages/sessions.py:Sessions": "_open _engines",
+        "gateway/messages/sessions.py:Sessions": "_engines",
+        "gateway/messages/open_parties.py:OpenParties": "_named _counts",
     },
     "MOST_REMEMBERED; sessions with MOST_FAILURES besides": {
         "gateway/messages/sessions.py:Sessions": "_sessions",

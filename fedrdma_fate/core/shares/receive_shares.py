@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Collection, Mapping
 
 from fedrdma_fate.core.shares.link_rate import AMPLE_SHARE, JOINT_GAIN, LONG_WINDOWS, WANTED_GAIN, LinkRate
 from fedrdma_fate.core.shares.max_min import max_min
@@ -84,6 +85,8 @@ class ReceiveShares:
         self.link = LinkRate(configured, least_hold=0 if gathers else LONG_WINDOWS)
         self.senders: dict[str, Sender] = {}
         self._joined = 0
+        self._named: frozenset[str] | None = None
+        self._last_named = frozenset[str]()
         self._crowds: list[int] = []
         self._crowd = 0
         self._lone_bursts = 0
@@ -115,6 +118,21 @@ class ReceiveShares:
             self._told.pop(name, None)
             self._count(now)
             self._decide_soon(now)
+
+    def expect(self, names: Collection[str], now: float) -> None:
+        """Only these are to send for now, as far as is known; nobody: any may.
+
+        Where others are among them than before, how many began at once tells nothing of them.
+        """
+        named = frozenset(names) if names else None
+        if named == self._named:
+            return
+        if named is not None:
+            if not named <= self._last_named:
+                self._crowds.clear()
+            self._last_named = named
+        self._named = named
+        self._decide(now)
 
     def on_path(self, name: str, now: float, rate: float | None, round_trip: float | None) -> None:
         """What a train of its own, or the control channel, has told of the way from it."""
@@ -217,7 +235,8 @@ class ReceiveShares:
     @property
     def expected(self) -> int:
         """How many are expected to send at once."""
-        return max([*self._crowds, self._crowd]) if self._crowds else len(self.senders)
+        may_begin = len(self._may_begin)
+        return max(min(max(self._crowds), may_begin), self._crowd) if self._crowds else may_begin
 
     @property
     def round_trip(self) -> float:
@@ -313,15 +332,25 @@ class ReceiveShares:
         else:
             shares = self._among(total, parts)
         # who begins next comes on top of those that are here; by doubling, so that not each one that begins changes it
-        next_share = total / self.link.gain / max(self.expected, 2, 1 << active.bit_length())
-        if self._turn_ends is not None:
-            next_share = LEAST_RATE
+        may_begin, others, least = self._may_begin, len(self.senders), max(2, 1 << active.bit_length())
+        expected = max(self.expected, least)
         for name, sender in self.senders.items():
+            # of whom nothing is expected has what it has when all begin
+            part = total / self.link.gain / (expected if name in may_begin else max(others, least))
+            next_share = part if self._turn_ends is None else LEAST_RATE
             self._tell(name, shares[name] if sender.active else next_share, now)
 
     def _half_trip(self, sender: Sender) -> float:
         """After which it is heard that it has begun, seconds."""
         return (UNKNOWN_ROUND_TRIP_SECONDS if sender.round_trip is None else sender.round_trip) / 2
+
+    @property
+    def _may_begin(self) -> Mapping[str, Sender]:
+        """Those that are to send, or all, where somebody does who is not to."""
+        named = self._named
+        if named is None or any(sender.active and name not in named for name, sender in self.senders.items()):
+            return self.senders
+        return {name: sender for name, sender in self.senders.items() if name in named} or self.senders
 
     def _parts(self, active: int, now: float) -> int:
         """For how many the link is to do: those that send, and those that may have begun with them."""
@@ -330,7 +359,7 @@ class ReceiveShares:
         until = self._first_start + self._gather
         if self._crowd > 1:
             until = min(until, self._latest_start + QUIET_GATHER_SECONDS)
-        heard = (until + self._half_trip(sender) for sender in self.senders.values() if not sender.active)
+        heard = (until + self._half_trip(sender) for sender in self._may_begin.values() if not sender.active)
         due = sorted(moment for moment in heard if moment > now)
         parts = max(active, min(self.expected, active + len(due)))
         if parts > active:

@@ -22,6 +22,7 @@ from fedrdma_fate.gateway.journal_records import (
 from fedrdma_fate.gateway.messages.budget import units
 from fedrdma_fate.gateway.messages.closed_parties import ClosedParties
 from fedrdma_fate.gateway.messages.ended import EndedSessions
+from fedrdma_fate.gateway.messages.open_parties import OpenParties
 from fedrdma_fate.gateway.messages.queue_numbers import QUEUE_TAG, QueueNumbers
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, error_from_code
 from fedrdma_fate.wire.frames import MOST_PARTIES, MessageKey, Party
@@ -125,6 +126,7 @@ class Sessions:
         ended: those that are over, and why.
         queues: how far they have come.
         record: called with each change, for the journal.
+        open: who is in them.
     """
 
     def __init__(self) -> None:
@@ -133,7 +135,7 @@ class Sessions:
         self.record: Callable[[SessionRecord], object] = lambda _record: None
         self._sessions: dict[str, _Session] = {}
         self._closed = ClosedParties()
-        self._open: dict[tuple[str, Party], frozenset[Party] | None] = {}
+        self.open = OpenParties()
         self._engines: dict[tuple[str, Party], Engine] = {}
         self._units = 0
         # of those that there are the one of which most is remembered, or an earlier one
@@ -155,7 +157,7 @@ class Sessions:
         """
         if self.ended.reason(session) is not None:
             raise self.ended.error(session)
-        known = self._open.get((session, party), frozenset())
+        known = self.open.named(session, party, frozenset())
         named = None if parties is None or known is None else known | {*parties}
         if named is not None and len(named) > MOST_PARTIES:
             raise GatewayError(
@@ -172,9 +174,9 @@ class Sessions:
                 )
             self._engines[session, party] = engine
         self._closed.remove(session, party)
-        if (session, party) in self._open and named == known:
+        if (session, party) in self.open and named == known:
             return
-        self._open[session, party] = named
+        self.open.add(session, party, named)
         self.record(Joined(session, party, _listed(named)))
 
     def admits(self, key: MessageKey) -> bool:
@@ -189,17 +191,17 @@ class Sessions:
 
     def names(self, session: str, party: Party, other: Party) -> bool:
         """Whether the tasks of a party that is here may exchange messages with another party."""
-        named = self._open.get((session, party))
+        named = self.open.named(session, party, None)
         return named is None or other in named
 
     def has_joined(self, session: str, party: Party) -> bool:
         """Whether a task of this party has attached, and it has not left."""
-        return (session, party) in self._open
+        return (session, party) in self.open
 
     def leave(self, session: str, party: Party) -> None:
         """The party left: forget what it did."""
         self.record(Left(session, party))
-        self._open.pop((session, party), None)
+        self.open.remove(session, party)
         self._engines.pop((session, party), None)
         self._closed.add(session, party)
         self.queues.leave(session, party)
@@ -220,10 +222,9 @@ class Sessions:
         self.ended.add(session, reason, sites)
         self._closed.forget(session)
         self.queues.end(session)
-        places: dict[tuple[str, Party], Any]
-        for places in (self._open, self._engines):
-            for place in [place for place in places if place[0] == session]:
-                del places[place]
+        self.open.end(session)
+        for place in [place for place in self._engines if place[0] == session]:
+            del self._engines[place]
         if (state := self._sessions.pop(session, None)) is not None:
             self._units -= state.units
 
@@ -243,20 +244,19 @@ class Sessions:
 
     def remembers(self, session: str) -> bool:
         """Whether any party here has joined it and not left, or something is remembered of it."""
-        return session in self._sessions or any(place[0] == session for place in self._open)
+        return session in self._sessions or bool(self.open.of(session))
 
     def known(self) -> set[str]:
         """Sessions of which `remembers` is true."""
-        return {*self._sessions, *(session for session, _ in self._open)}
+        return {*self._sessions, *(session for session, _ in self.open)}
 
     def joined(self, session: str) -> list[Party]:
         """Parties of this site that have joined it and not left."""
-        return [party for each, party in self._open if each == session]
+        return list(self.open.of(session))
 
     def others(self, session: str) -> set[Party]:
         """With whom parties here exchange its messages: named by their tasks, pushed to, pulled from."""
-        named = (parties for (each, _), parties in self._open.items() if each == session and parties is not None)
-        others = set[Party]().union(*named)
+        others = set[Party]().union(*(named for named in self.open.of(session).values() if named is not None))
         if (state := self._sessions.get(session)) is not None:
             others.update(state.others)
         return others
@@ -268,7 +268,7 @@ class Sessions:
 
     def admits_all(self, session: str) -> bool:
         """Whether the tasks of any party here do not know who is in it."""
-        return any(each == session and named is None for (each, _), named in self._open.items())
+        return None in self.open.of(session).values()
 
     # -- pushing --------------------------------------------------------------------------------------------------
 
@@ -423,7 +423,7 @@ class Sessions:
     def remember_join(self, session: str, party: Party, parties: Iterable[Party] | None) -> None:
         """An earlier run let it join, and this is all that its tasks had named."""
         self._closed.remove(session, party)
-        self._open[session, party] = None if parties is None else frozenset(parties)
+        self.open.add(session, party, None if parties is None else frozenset(parties))
 
     def records(self) -> Iterator[SessionRecord]:
         """As few records as say what is known here."""
@@ -431,7 +431,7 @@ class Sessions:
             yield Over(session, reason, sites)
         for session, party in self._closed:
             yield Left(session, party)
-        for (session, party), named in self._open.items():
+        for (session, party), named in self.open.items():
             yield Joined(session, party, _listed(named))
         for state in self._sessions.values():
             # before what was pushed: a message that was pushed again has not failed with the push before

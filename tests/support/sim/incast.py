@@ -286,9 +286,19 @@ class Incast:
             self.shares.on_wanted_train(told, clock.now)
         self._look()
 
-    def play(self, chance: random.Random, jitter: float, silos: Sequence[int] | None = None) -> Round:
-        """One round, in which all, or these, begin within a while."""
+    def play(
+        self, chance: random.Random, jitter: float, silos: Sequence[int] | None = None, *, expected: bool = False
+    ) -> Round:
+        """One round, in which all, or these, begin within a while.
+
+        Args:
+            chance: draws when each does.
+            jitter: within so many seconds.
+            silos: who; None: all.
+            expected: whether the receiver knows that only these may, as a gateway does of those in its tasks' sessions.
+        """
         flows = self.flows if silos is None else [self.flows[number] for number in silos]
+        self.shares.expect([str(number) for number in silos] if expected and silos else (), self._clock.now)
         # trains of slow paths may have ended meanwhile
         self._look()
         self._clock.run(self._clock.now + PROBE_SECONDS)

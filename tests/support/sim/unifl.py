@@ -47,6 +47,7 @@ class Setting:
         loss: share of the packets lost on a silo's own link.
         payload_bytes: that each sends in a round.
         mtu_bytes: of payload in a packet.
+        told: whether the receiver knows before a round who sends in it, as a gateway does whose tasks name them.
     """
 
     silos: int = 64
@@ -58,6 +59,7 @@ class Setting:
     loss: float = 0.0
     payload_bytes: int = 16 << 20
     mtu_bytes: int = 1472
+    told: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,6 +128,7 @@ class OfOurs:
     """Links of the engine, with the receiver's shares or without."""
 
     def __init__(self, world: World, share: ShareMode, loss_share: float = 0.0) -> None:
+        self._told = world.setting.told
         payloads = [world.setting.payload_bytes] * world.setting.silos
         self._incast = Incast(
             world.shared, world.clock, payloads, share, ways=world.ways, loss_share=loss_share, repairs=True
@@ -133,7 +136,7 @@ class OfOurs:
 
     def play(self, chance: random.Random, silos: Sequence[int]) -> Played:
         """A round of these."""
-        played = self._incast.play(chance, JITTER_SECONDS, silos)
+        played = self._incast.play(chance, JITTER_SECONDS, silos, expected=self._told)
         missing = sum(bytes_in(self._incast.flows[number].missing) for number in silos)
         return Played(played.seconds, played.resent_bytes, missing, self._incast.ended_of(silos))
 
@@ -255,6 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--loss", type=float, default=default.loss, help="share of the packets")
     parser.add_argument("--size", type=int, default=default.payload_bytes, help="of a payload, bytes")
     parser.add_argument("--mtu", type=int, default=default.mtu_bytes, help="payload of a packet, bytes")
+    parser.add_argument("--told", action="store_true", help="the receiver knows before a round who sends in it")
     parser.add_argument("--others", choices=MODELS, help="by what all but the first silo of a round send")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
@@ -269,6 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.loss,
         chosen.size,
         chosen.mtu,
+        chosen.told,
     )
     for least, played in rounds(setting, chosen.row, chosen.rounds, chosen.seed, chosen.others):
         told = {

@@ -76,6 +76,11 @@ class Site:
         return float(told) / 8
 
     @property
+    def expected(self) -> int:
+        told: Any = self.sharing.status()["expected"]
+        return int(told)
+
+    @property
     def counts(self) -> list[list[int]]:
         return [[count for _, count in link.asked] for link in self.links]
 
@@ -161,5 +166,18 @@ def test_who_has_left_is_not_asked_and_when_a_path_is_another_before_all_have_co
         assert [count for _, count in newer.asked] == site.counts[1][-2:]
         assert len(site.counts[1]) == 3
         assert site.rate == pytest.approx(LINK, rel=0.3)
+
+    run_virtually(scenario())
+
+
+def test_only_parties_of_sessions_here_are_expected_also_of_those_that_connect_later() -> None:
+    async def scenario() -> None:
+        site = Site()
+        # an earlier run has left sessions, of which this one knows before anybody has connected
+        site.sharing.expect(["0", "1"])
+        site.join()
+        assert site.expected == 2
+        site.sharing.expect([])
+        assert site.expected == PEERS
 
     run_virtually(scenario())

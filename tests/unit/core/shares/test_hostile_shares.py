@@ -23,7 +23,9 @@ Step = tuple[str, int, float]
 @st.composite
 def steps(draw: st.DrawFn) -> list[Step]:
     """What happens to which peer, and how much."""
-    kinds = st.sampled_from(["begin", "begin", "end", "join", "leave", "run", "run", "run", "report", "path", "joint"])
+    kinds = st.sampled_from(
+        ["begin", "begin", "end", "join", "leave", "run", "run", "run", "report", "path", "joint", "expect"]
+    )
     return draw(st.lists(st.tuples(kinds, st.integers(0, PEERS - 1), st.floats(0, 1)), min_size=5, max_size=60))
 
 
@@ -62,6 +64,8 @@ class Site:
             shares.on_path(name, self.now, LINK * (0.01 + how_much), RTT)
         elif kind == "joint" and not self.gathers:
             shares.on_joint_train(2 * LINK * how_much, self.now)
+        elif kind == "expect":
+            shares.expect([str(each) for each in range(int(how_much * (PEERS + 1)))], self.now)
         elif kind == "report":
             # of more than was ever sent, at a moment that is none
             shares.on_arrivals(name, Arrivals(int(self.came[number] + how_much * 1e12), 0, self.now + how_much - 0.5))

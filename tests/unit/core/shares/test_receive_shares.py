@@ -401,6 +401,53 @@ def test_a_crowd_that_begins_within_a_while_is_waited_for_as_long_as_it_leaves_n
     assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 4)
 
 
+def test_only_those_that_are_to_send_are_expected_and_all_others_have_the_part_that_they_have_when_all_begin() -> None:
+    receiver = Receiver(8)
+    receiver.shares.expect(["0", "1"], receiver.now)
+    receiver.run(RTT)
+    assert [receiver.share(name) for name in "01"] == pytest.approx([LINK * PACED_SHARE / 2] * 2)
+    assert [receiver.share(name) for name in "27"] == pytest.approx([LINK * PACED_SHARE / 8] * 2)
+    told = receiver.count
+    receiver.begin("0", "1")
+    receiver.run(STEP)
+    assert receiver.count == told, "nobody is waited for"
+    receiver.end("0", "1")
+    receiver.shares.expect([], receiver.now)
+    receiver.run(RTT)
+    assert [receiver.share(name) for name in "07"] == pytest.approx([LINK * PACED_SHARE / 2] * 2), "two did, last time"
+
+
+def test_where_one_begins_that_is_not_to_send_anybody_may() -> None:
+    shares = spread_out([0.02] * 8)
+    shares.expect(["0", "1"], 0.5)
+    hear(shares, {1.0101: "0", 1.0103: "5"}, 1.014)
+    assert shares.expected == 8
+    assert shares.senders["0"].share == pytest.approx(LINK * PACED_SHARE / 8)
+    hear(shares, {}, 1.0103 + QUIET_GATHER_SECONDS + 0.002)
+    assert [shares.senders[name].share for name in "05"] == pytest.approx([LINK * PACED_SHARE / 2] * 2)
+
+
+def test_how_many_have_begun_at_once_tells_nothing_of_a_job_in_which_others_are() -> None:
+    receiver = Receiver(8)
+    for named, expected in [(["0", "1"], 2), (receiver.names, 8), (["3", "4", "5"], 3)]:
+        receiver.shares.expect(named, receiver.now)
+        assert receiver.shares.expected == expected
+        receiver.begin(*named)
+        receiver.run(0.2)
+        receiver.end(*named)
+        receiver.run(RTT)
+
+
+def test_who_is_to_send_and_takes_no_part_is_not_waited_for() -> None:
+    receiver = Receiver(4)
+    receiver.shares.expect(["0", "elsewhere"], receiver.now)
+    receiver.run(RTT)
+    assert receiver.share("0") == pytest.approx(LINK * PACED_SHARE / 2)
+    receiver.shares.expect(["elsewhere"], receiver.now)
+    receiver.run(RTT)
+    assert receiver.share("0") == pytest.approx(LINK * PACED_SHARE / 4), "any may begin"
+
+
 def test_64_of_whom_eight_have_room_at_a_time_use_the_link_and_never_more_than_it() -> None:
     receiver = Receiver(64)
     each = 0.02 * LINK
