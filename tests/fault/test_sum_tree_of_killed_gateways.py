@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -23,25 +24,35 @@ MEMORY = {"send_bytes": "48MiB", "receive_bytes": "64MiB", "ring_slots": 2, "rin
 NAME = "masked"
 SITE_SUM = f"{NAME} (sum of a site)"
 SITE_OF = dict(zip(SOURCES, "ppllmm", strict=True))
+BESIDE = {"l": "p", "m": "p"}
+"""Two sites below a parent."""
+BELOW = {"l": "p", "m": "l"}
+"""One below the other: a tree of three levels."""
+
+
+def start(directory: Path, parents: Mapping[str, str]) -> AbstractContextManager[Sites]:
+    """The arbiter's gateway, a parent, and two sites."""
+    hosts = [str(source) for source in SOURCES]
+    return start_gateways(
+        {"a": ["arbiter:9"], "p": hosts[:2], "l": hosts[2:4], "m": hosts[4:]},
+        directory,
+        runner=InProcesses(),
+        connected=False,
+        memory=MEMORY,
+        of_site=lambda name: {"aggregate": {"site_wait": 600.0, "parent": parents.get(name)}},
+        timeouts={"drain": 1.0, "connect": 3.0},
+    )
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
-    """The arbiter's gateway, a parent, and two sites below it."""
-    hosts = [str(source) for source in SOURCES]
+    with start(tmp_path_factory.mktemp("sum-tree"), BESIDE) as running:
+        yield running
 
-    def of_site(name: str) -> dict[str, object]:
-        return {"aggregate": {"site_wait": 600.0, **({"parent": "p"} if name in "lm" else {})}}
 
-    with start_gateways(
-        {"a": ["arbiter:9"], "p": hosts[:2], "l": hosts[2:4], "m": hosts[4:]},
-        tmp_path_factory.mktemp("sum-tree"),
-        runner=InProcesses(),
-        connected=False,
-        memory=MEMORY,
-        of_site=of_site,
-        timeouts={"drain": 1.0, "connect": 3.0},
-    ) as running:
+@pytest.fixture(scope="module")
+def levels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    with start(tmp_path_factory.mktemp("levels"), BELOW) as running:
         yield running
 
 
@@ -54,8 +65,8 @@ def sites(four: Sites) -> Sites:
 class Job:
     """Everybody of a session."""
 
-    def __init__(self, sites: Sites, session: str, stack: ExitStack) -> None:
-        self.sites, self.session = sites, session
+    def __init__(self, sites: Sites, session: str, stack: ExitStack, parents: Mapping[str, str] = BESIDE) -> None:
+        self.sites, self.session, self._parents = sites, session, parents
         self.arbiter = stack.enter_context(sites["a"].client(session, "arbiter:9"))
         self._hosts = [stack.enter_context(sites[SITE_OF[each]].client(session, str(each))) for each in SOURCES]
 
@@ -69,7 +80,7 @@ class Job:
 
     def asks(self) -> Doing:
         doing = Doing(self.arbiter.get_sum, NAME, "t", SOURCES, timeout=90)
-        for site, by in (("p", "a"), ("l", "p"), ("m", "p")):
+        for site, by in (("p", "a"), *self._parents.items()):
             eventually(lambda site=site, by=by: self.orders_at(site, by) == 1, 30)
         return doing
 
@@ -98,6 +109,14 @@ class Job:
 def job(sites: Sites, session: str) -> Iterator[Job]:
     with ExitStack() as stack:
         yield Job(sites, session, stack)
+
+
+@pytest.fixture
+def deep(levels: Sites, session: str) -> Iterator[Job]:
+    """That of the tree of three levels."""
+    start_all(levels)
+    with ExitStack() as stack:
+        yield Job(levels, session, stack, BELOW)
 
 
 def restart(sites: Sites, name: str) -> None:
@@ -154,3 +173,39 @@ def test_whoever_is_killed_at_any_moment_each_party_counts_once(sites: Sites, jo
             restart(sites, chance.choice("aplm"))
 
     job.check(asking)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("is_back", [True, False], ids=["and is back", "and stays away"])
+def test_the_middle_of_three_levels_that_is_killed_with_what_it_was_sent_loses_nothing(
+    deep: Job, *, is_back: bool
+) -> None:
+    asking = deep.asks()
+    deep.push(4, 5, 2)
+    eventually(lambda: deep.site_sums_come("l") == 1, 20)
+    runner_of(deep.sites).kill(deep.sites["l"])
+    if is_back:
+        runner_of(deep.sites).start(deep.sites["l"])
+    deep.push(0, 1)
+    # the top's own, by its order or alone, and what is below the middle, which goes alone
+    eventually(lambda: deep.added() >= 4, 30)
+    if not is_back:
+        runner_of(deep.sites).start(deep.sites["l"])
+    deep.push(3)
+
+    deep.check(asking)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", range(4))
+def test_whoever_of_three_levels_is_killed_at_any_moment_each_party_counts_once(deep: Job, seed: int) -> None:
+    chance = random.Random(seed)
+    asking = deep.asks()
+    order = chance.sample(range(6), 6)
+    for number in order:
+        deep.push(number)
+        if number in order[1::2]:
+            time.sleep(chance.uniform(0, 0.05))
+            restart(deep.sites, chance.choice("aplm"))
+
+    deep.check(asking)

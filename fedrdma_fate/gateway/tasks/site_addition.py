@@ -466,8 +466,8 @@ class SiteAddition:
             return
         footer = encode_site_sum(SiteSum(self._order.parties, tuple(self._parts), self._shapes))
         at = PLANES_AT + planes_bytes(self._shapes)
+        self._lease.slot.view[at : at + len(footer)] = footer
         lease, self._lease = self._lease, None
-        lease.slot.view[at : at + len(footer)] = footer
         total = at + len(footer) - PLANES_AT
         payload = Payload(lease.slot.part(PLANES_AT, total), total)
         mode = self._kept[transfers[0]].mode if transfers else self._sends.mode
