@@ -1,4 +1,5 @@
-"""Control frames between two gateways, as tagged msgpack. Strict: an unknown field or tag is an error.
+"""Control frames between two gateways, as tagged msgpack. Strict: an unknown field or tag is an error, but for fields
+of a greeting.
 
 More than 500 lines: all that two gateways say is to be seen in one place, and most lines say what a field means.
 """
@@ -136,8 +137,8 @@ class Frame(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
     """Base of every control frame."""
 
 
-class Hello(Frame, frozen=True, tag="hello"):
-    """First frame in each direction.
+class Hello(Frame, frozen=True, tag="hello", forbid_unknown_fields=False):
+    """First frame in each direction. Fields of a newer version are passed over: it does without what they are about.
 
     Attributes:
         site: name of the sending gateway's site.

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from fedrdma_fate.gateway.peers.channel_security import check_site
 from fedrdma_fate.gateway.peers.control_channel import Refused, dial, tell_nobody
@@ -16,6 +16,7 @@ from fedrdma_fate.gateway.peers.peer import Peer
 from fedrdma_fate.obs.complaints import cut
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, TransportError, WireError
 from fedrdma_fate.wire.frames import Goodbye, Hello, decode_frame, encode_frame
+from fedrdma_fate.wire.greetings import LATER_FIELDS, encode_greeting, known_by_refusal, later_fields_of
 from fedrdma_fate.wire.header import PROTOCOL_VERSION
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,26 @@ MOST_REASON_CHARACTERS = 600
 
 SECOND_DIALLER_SECONDS = 1.0
 """Of two sites that may both dial, the one with the greater name waits so long for the other to do it."""
+
+
+_TRIED_AGAIN = "It is tried again; messages for it wait."
+
+
+class GreetingRefusedError(TransportError):
+    """The other side has said goodbye to our greeting.
+
+    Attributes:
+        reason: that it gave.
+    """
+
+    def __init__(self, whose: str, reason: str) -> None:
+        """
+        Args:
+            whose: who refuses, for people.
+            reason: that it gave.
+        """
+        super().__init__(ErrorCode.PEER_UNREACHABLE, f"{whose} refuses us: {reason.rstrip('.')}.", _TRIED_AGAIN)
+        self.reason = reason
 
 
 class Dialler:
@@ -58,6 +79,8 @@ class Dialler:
         self._peers = peers
         self._greeting_timeout = greeting_timeout
         self._goodbye: Goodbye | None = None
+        # by site: what an older version, that has just refused our greeting, knows of it
+        self._known: dict[str, tuple[str, ...]] = {}
 
     def stop(self, reason: str, *, forgets: bool) -> None:
         """Open no more channels: a peer that came back behind our goodbye would believe that we go on.
@@ -93,7 +116,7 @@ class Dialler:
             if stream.identity is not None:
                 # before anything that it says
                 self._peer_of(stream.identity.site)
-            hello = await self._greeting(stream, "a site that dialled")
+            hello, known = await self._greeting(stream, "a site that dialled")
             peer = self._peer_of(hello.site)
             check_site(stream, hello.site, f"who greets as {hello.site!r}")
             peer.keys.check(hello)
@@ -112,16 +135,18 @@ class Dialler:
             stream.close()
             return
         stream.admit()
-        stream.write(encode_frame(peer.own_hello()))
+        stream.write(encode_greeting(peer.own_hello(), known))
         await peer.run(stream, hello, hello.site)
 
     async def _dial(self, peer: Peer, address: str) -> None:
+        # once only: whoever is updated is told all again
+        known = self._known.pop(peer.config.site, LATER_FIELDS)
         async with contextlib.AsyncExitStack() as stack:
             try:
                 stream = await stack.enter_async_context(dial(address, self._security(), self._greeting_timeout))
                 check_site(stream, peer.config.site, address)
-                stream.write(encode_frame(peer.own_hello()))
-                hello = await self._greeting(stream, f"site {peer.config.site} at {address}")
+                stream.write(encode_greeting(peer.own_hello(), known))
+                hello, _ = await self._greeting(stream, f"site {peer.config.site} at {address}")
                 if hello.site != peer.config.site:
                     raise TransportError(
                         ErrorCode.PEER_UNKNOWN,
@@ -130,6 +155,8 @@ class Dialler:
                     )
                 peer.keys.check(hello)
             except FedRDMAError as error:
+                if isinstance(error, GreetingRefusedError) and self._greets_with_less(peer, known, error.reason):
+                    return
                 # the same trouble is told once, not at every attempt
                 if peer.last_error != (trouble := cut(error, MOST_REASON_CHARACTERS)):
                     peer.last_error = trouble
@@ -146,6 +173,15 @@ class Dialler:
             stream.admit()
             await peer.run(stream, hello, self._site)
 
+    def _greets_with_less(self, peer: Peer, known: Collection[str], reason: str) -> bool:
+        """Whether a peer is of an older version, and is greeted without what is new at the next attempt."""
+        fewer = known_by_refusal(reason)
+        if fewer is None or len(fewer) >= len(known):
+            return False
+        logger.info("%s is of an older version: it is greeted without %s", peer.config.site, LATER_FIELDS[len(fewer)])
+        self._known[peer.config.site] = fewer
+        return True
+
     def _peer_of(self, site: str) -> Peer:
         peer = self._peers.get(site)
         if peer is None:
@@ -156,11 +192,12 @@ class Dialler:
             )
         return peer
 
-    async def _greeting(self, stream: ControlStream, whose: str) -> Hello:
-        """The greeting that a control channel begins with.
+    async def _greeting(self, stream: ControlStream, whose: str) -> tuple[Hello, frozenset[str]]:
+        """The greeting that a control channel begins with, and which of the later fields it has.
 
         Raises:
-            TransportError: PEER_UNREACHABLE when none comes, or the other side refuses us.
+            GreetingRefusedError: PEER_UNREACHABLE when the other side refuses us.
+            TransportError: PEER_UNREACHABLE when none comes.
             WireError: MALFORMED_FRAME or PROTOCOL_VERSION.
         """
         too_late = f" within {self._greeting_timeout:g} s"
@@ -177,7 +214,7 @@ class Dialler:
             raise _unreachable(f"{whose} does not answer{stream.end_reason}")
         frame = decode_frame(raw)
         if isinstance(frame, Goodbye):
-            raise _unreachable(f"{whose} refuses us: {frame.reason.rstrip('.')}")
+            raise GreetingRefusedError(whose, frame.reason)
         if not isinstance(frame, Hello):
             raise WireError(ErrorCode.MALFORMED_FRAME, f"{whose} began with a {type(frame).__name__}, not a greeting.")
         if frame.protocol != PROTOCOL_VERSION:
@@ -186,7 +223,7 @@ class Dialler:
                 f"{frame.site} speaks protocol {frame.protocol}, {self._site} {PROTOCOL_VERSION}.",
                 "Run the same fedrdma-fate version on both sides.",
             )
-        return frame
+        return frame, later_fields_of(raw)
 
 
 def _next_pause(pause: float) -> float:
@@ -194,4 +231,4 @@ def _next_pause(pause: float) -> float:
 
 
 def _unreachable(what: str) -> TransportError:
-    return TransportError(ErrorCode.PEER_UNREACHABLE, f"{what}.", "It is tried again; messages for it wait.")
+    return TransportError(ErrorCode.PEER_UNREACHABLE, f"{what}.", _TRIED_AGAIN)

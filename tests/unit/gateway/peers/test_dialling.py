@@ -24,6 +24,7 @@ from fedrdma_fate.wire.frames import (
     decode_frame,
     encode_frame,
 )
+from fedrdma_fate.wire.greetings import LATER_FIELDS, encode_greeting, later_fields_of
 from tests.support.twin import PARTIES, Twin, run_virtually
 from tests.support.twin_play import BODY, Play, key_to, peer_of, pull, work
 
@@ -337,6 +338,66 @@ def test_a_channel_that_is_being_opened_when_a_gateway_says_goodbye_ends_with_it
         # where something was to be told, the peer ends the sessions that this gateway had part in
         assert goodbye == Goodbye("the gateway of a stops", forgets and names_journal and tells is nothing)
         assert not peer.connected
+
+    play(scenario)
+
+
+REFUSAL = (
+    "[FR201] a control frame of 530 bytes does not parse: Object contains unknown field `site_sums`. Run the same."
+)
+
+
+def test_a_peer_of_an_older_version_is_greeted_with_less_the_next_time_and_once_it_is_updated_with_all(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        streams: list[ControlStream] = []
+
+        @contextlib.asynccontextmanager
+        async def dial(*_: object) -> AsyncIterator[ControlStream]:
+            streams.append(ControlStream())
+            yield streams[-1]
+            streams[-1].close()
+
+        async def greeting(number: int) -> frozenset[str]:
+            while len(streams) <= number:
+                await asyncio.sleep(0.1)
+            async for raw in streams[number].outgoing():
+                return later_fields_of(raw)
+            raise AssertionError
+
+        monkeypatch.setattr(dialling, "dial", dial)
+        peer = peer_of(twin, "a")
+        dialling_it = asyncio.create_task(Dialler("a", {}, 5.0).keep_dialling(peer, "b:1"))
+        assert await greeting(0) == set(LATER_FIELDS)
+        streams[0]._incoming.put_nowait(encode_frame(Goodbye(REFUSAL)))
+        assert await greeting(1) == set()
+        streams[1]._incoming.put_nowait(encode_frame(peer_of(twin, "b").own_hello()))
+        await twin.settle()
+        assert peer.connected
+        streams[1]._incoming.put_nowait(encode_frame(Goodbye("the gateway of b stops")))
+        assert await greeting(2) == set(LATER_FIELDS)
+        # one that refuses for the same again is told so, and no less than nothing is left out
+        for number in (2, 3, 4):
+            streams[number]._incoming.put_nowait(encode_frame(Goodbye(REFUSAL)))
+            assert await greeting(number + 1) == (set() if number % 2 == 0 else set(LATER_FIELDS))
+        assert "unknown field" in peer.last_error
+        dialling_it.cancel()
+
+    play(scenario)
+
+
+def test_who_greets_without_new_fields_is_answered_without(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        half, stream = twin.halves["a"], ControlStream()
+        accepting = asyncio.create_task(Dialler("a", {"b": half.peer}, 5.0).accept(stream))
+        stream._incoming.put_nowait(encode_greeting(twin.halves["b"].peer.own_hello(), LATER_FIELDS[:2]))
+        async for raw in stream.outgoing():
+            assert later_fields_of(raw) == set(LATER_FIELDS[:2])
+            break
+        assert half.peer.connected
+        stream.close()
+        await accepting
 
     play(scenario)
 
