@@ -101,16 +101,26 @@ class Trained:
         parameters: SHA-256 of those of its model, which all clients have alike.
         running_means: SHA-256 of what its batch norm keeps, which is its own.
         exchanged: of each round, when it had trained and when it had the average, by `time.monotonic`.
+        losses: of each round, the mean while it trained.
     """
 
     accuracy: float
     parameters: str
     running_means: str
     exchanged: tuple[tuple[float, float], ...]
+    losses: tuple[float, ...]
 
 
 def train_client(
-    ctx: Any, data: PictureSet, name: str, rounds: int, seed: int, output: Path, *, seeded_masks: bool = False
+    ctx: Any,
+    data: PictureSet,
+    name: str,
+    rounds: int,
+    seed: int,
+    output: Path,
+    *,
+    seeded_masks: bool = False,
+    aggregator: str = "secure_aggregate",
 ) -> Trained:
     """A client's part in the job that `ctx` belongs to.
 
@@ -122,6 +132,7 @@ def train_client(
         seed: of all that is drawn by chance; the masks' own only with `seeded_masks`.
         output: a directory of its own, for FATE's trainer.
         seeded_masks: two runs come to the same parameters, to the bit. Who knows the seed can take the masks off.
+        aggregator: FATE's, `secure_aggregate` or `plaintext`.
     """
     be_repeatable()
     ranks = sorted([ctx.guest.rank, *ctx.hosts.ranks])
@@ -141,17 +152,20 @@ def train_client(
             use_cpu=True,
             report_to=[],
         ),
-        FedAVGArguments(),
+        FedAVGArguments(aggregator=aggregator),
         Augmented(share, (seed, number)),
         optimizer=torch.optim.SGD(model.parameters(), plan.rate, plan.momentum),
         loss_fn=nn.CrossEntropyLoss(),
     )
-    if seeded_masks:
+    if seeded_masks and aggregator == "secure_aggregate":
         masks = SeededMasks(seed, ranks)
         masks.client = client
         client.add_callback(masks)
     client.train()
-    return Trained(accuracy(model, data.test), parameters_digest(model), buffers_digest(model), tuple(client.exchanged))
+    losses = tuple(float(logged["loss"]) for logged in client.state.log_history if "loss" in logged)
+    return Trained(
+        accuracy(model, data.test), parameters_digest(model), buffers_digest(model), tuple(client.exchanged), losses
+    )
 
 
 def serve(ctx: Any) -> None:

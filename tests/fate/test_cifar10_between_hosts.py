@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from deploy.softroce.programs.counters import Counters
 from deploy.softroce.programs.exchange.interface import MEETING
 from fedrdma_fate.bench.protocols.brokers import fate_rabbitmq_problem
+from fedrdma_fate.fate.aggregation import hook
 from tests.support.repository import ROOT
 
 fate_training = pytest.importorskip(
@@ -27,7 +29,13 @@ partners = pytest.importorskip("examples.cifar10_vgg.fedavg", exc_type=ImportErr
 
 PATIENCE_SECONDS = 280.0
 PROGRAM = ("-m", "deploy.softroce.programs.fate_training")
-CLIENT = {"accuracy": 0.5, "parameters": "a", "running_means": "b", "exchanged": [[11.0, 13.0], [14.0, 15.5]]}
+CLIENT = {
+    "accuracy": 0.5,
+    "parameters": "a",
+    "running_means": "b",
+    "exchanged": [[11.0, 13.0], [14.0, 15.5]],
+    "losses": [2.0, 1.5],
+}
 
 pytestmark = [pytest.mark.fate, pytest.mark.timeout(600)]
 
@@ -121,6 +129,16 @@ def test_a_round_is_from_the_first_that_has_trained_to_the_last_that_has_the_ave
 def test_clients_that_end_with_different_models_fail_the_job() -> None:
     with pytest.raises(SystemExit, match="clients ended with 2 different models"):
         fate_training.summary([CLIENT, {**CLIENT, "parameters": "c"}], 9.0, Counters(5, 0, 7))
+
+
+def test_what_is_missing_of_each_round_is_told_as_the_aggregation_logs_it() -> None:
+    aggregate = SimpleNamespace(kept=3, elements=1000)
+    holes = fate_training.HolesOfRounds()
+    with holes.listening():
+        hook._tell("model", "1", {("guest", "1"): 5, ("host", "2"): 0}, 2000, aggregate)
+        hook._tell("model", "2", {}, 2000, SimpleNamespace(kept=0, elements=1000))
+    hook._tell("model", "3", {}, 2000, aggregate)
+    assert holes.rounds == [(0.25, 0.3), (0.0, 0.0)]
 
 
 def test_there_is_one_guest_and_the_server_is_the_arbiter() -> None:

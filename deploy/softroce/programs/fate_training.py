@@ -4,7 +4,8 @@
         --memory 10GiB -- .venv/bin/python -m deploy.softroce.programs.fate_training fate-rabbitmq --train vgg8
 
 The federation is `fate-rabbitmq`, FATE's own over RabbitMQ, or a MODE/TRANSPORT of this project. Training takes no
-virtual time, so all that is told is communication. Without the testbed: as for `exchange`.
+virtual time, so all that is told is communication. Without the testbed: as for `exchange`. With `--tolerance` so much
+of each update may be missing, and it is told what was.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from examples.cifar10_vgg.fedavg import serve, train_client
 from examples.cifar10_vgg.vgg import NAMES, build
 from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.bench.rabbitmq import MANAGEMENT, Broker, running_rabbitmq
+from fedrdma_fate.fate.aggregation.hook import logger as aggregation_log
 from fedrdma_fate.fate.federation import FedRDMAFederation
 from fedrdma_fate.fate.settings import FederationOptions
 from fedrdma_fate.wire.frames import Party
@@ -44,6 +46,8 @@ BESIDE_BYTES = 64 * 2**20
 """For what goes beside models, in either region of a gateway."""
 HELD_MODELS = 2
 """Of each client, in a region: one that comes, and one that is summed."""
+AGGREGATORS = ("secure_aggregate", "plaintext")
+"""FATE's."""
 LOOK_AGAIN_SECONDS = 0.02
 """Between two looks at whether all data paths are up; nothing is timed by them."""
 
@@ -58,6 +62,8 @@ class Job:
         rounds: each goes once through a client's pictures.
         data: directory with CIFAR-10; None: a stand-in.
         seed: of all that is drawn by chance, the masks too, so that two jobs' weights can be compared.
+        tolerance: share of each update that may be missing (`loss_tolerance`).
+        aggregator: FATE's.
     """
 
     federation: str
@@ -65,6 +71,8 @@ class Job:
     rounds: int
     data: Path | None
     seed: int
+    tolerance: float = 0.0
+    aggregator: str = AGGREGATORS[0]
 
 
 def parties_of(silos: int) -> list[tuple[str, str]]:
@@ -147,7 +155,12 @@ def by_gateways(host: Host, job: Job, line: Chair | Seat) -> Iterator[Any]:
             all_are_here(line)
             computing = CSession(f"job-{host.number}", data_dir=name, options={"task_cores": 1})
             federation = FedRDMAFederation(
-                "job", computing, everyone[host.number], everyone, address, FederationOptions()
+                "job",
+                computing,
+                everyone[host.number],
+                everyone,
+                address,
+                FederationOptions(loss_tolerance=job.tolerance),
             )
             try:
                 yield Context(computing=computing, federation=federation)
@@ -177,6 +190,37 @@ def all_are_here(line: Chair | Seat) -> None:
 # --- the job ---
 
 
+class HolesOfRounds(logging.Handler):
+    """Takes down what the aggregation logs of each round in which something may be missing.
+
+    Attributes:
+        rounds: of each, in per cent, what is missing of the updates, and what of the aggregate stays as it was.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.rounds: list[tuple[float, float]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line a round."""
+        if isinstance(record.args, tuple) and record.args:
+            _, _, missing, *_, kept = record.args
+            self.rounds.append((float(str(missing)), float(str(kept))))
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """To the job's log."""
+        told = aggregation_log
+        level = told.level
+        told.setLevel(logging.INFO)
+        told.addHandler(self)
+        try:
+            yield
+        finally:
+            told.removeHandler(self)
+            told.setLevel(level)
+
+
 def take_part(host: Host, job: Job) -> dict[str, Any] | None:
     """A host's part; at the server, what came of it all."""
     open_federation = by_rabbitmq if job.federation == "fate-rabbitmq" else by_gateways
@@ -193,12 +237,23 @@ def take_part(host: Host, job: Job) -> dict[str, Any] | None:
         begun, before = time.monotonic(), counted()
         if isinstance(line, Seat):
             assert data is not None
-            trained = train_client(context, data, job.train, job.rounds, job.seed, output, seeded_masks=True)
+            trained = train_client(
+                context,
+                data,
+                job.train,
+                job.rounds,
+                job.seed,
+                output,
+                seeded_masks=True,
+                aggregator=job.aggregator,
+            )
             line.say(dataclasses.asdict(trained))
             return None
-        serve(context)
+        holes = HolesOfRounds()
+        with holes.listening():
+            serve(context)
         clients = line.hear()
-        return summary(clients, begun, counted().since(before))
+        return {**summary(clients, begun, counted().since(before)), "missing_percent": holes.rounds}
 
 
 def summary(clients: Sequence[dict[str, Any]], begun: float, wire: Counters) -> dict[str, Any]:
@@ -223,6 +278,7 @@ def summary(clients: Sequence[dict[str, Any]], begun: float, wire: Counters) -> 
         "received_bytes": wire.received_bytes,
         "parameters": found.pop(),
         "accuracy": [one["accuracy"] for one in clients],
+        "losses": [one["losses"] for one in clients],
     }
 
 
@@ -235,7 +291,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--data", type=Path, help="directory with CIFAR-10; a stand-in without")
     parser.add_argument("--seed", type=int, default=1)
-    told = take_part(host_of_environment(), Job(**vars(parser.parse_args(arguments))))
+    parser.add_argument("--tolerance", type=float, default=0.0, help="share of each update that may be missing")
+    parser.add_argument("--aggregator", choices=AGGREGATORS, default=AGGREGATORS[0])
+    chosen = parser.parse_args(arguments)
+    if chosen.tolerance and chosen.federation == "fate-rabbitmq":
+        parser.error("--tolerance: by gateways alone")
+    told = take_part(host_of_environment(), Job(**vars(chosen)))
     if told is not None:
         print(json.dumps(told), flush=True)
 

@@ -1,7 +1,8 @@
 """Rounds of a federation: every silo sends a payload to the arbiter at once, again and again. Prints JSON.
 
     scripts/testbed run --virtual-time --hosts 9 --rate 1gbit --rtt 20ms --buffer 0.5MB --memory 3GiB -- \\
-        .venv/bin/python -m deploy.softroce.programs.rounds KIND BYTES ROUNDS [--down] [--set KEY=JSON ...]
+        .venv/bin/python -m deploy.softroce.programs.rounds KIND BYTES ROUNDS [--down] [--settle SECONDS] \\
+        [--set KEY=JSON ...]
 
 Host 0 is the arbiter, all others are silos. KIND is a mode, between gateways over verbs (`grpc`: by gRPC over TCP), or
 with `-udp` behind it over UDP sockets; or `tcp-` and a congestion control: plain sockets, a connection for each silo.
@@ -69,6 +70,7 @@ class Options:
         rounds: how many.
         down: the arbiter answers with a payload to all.
         settings: keys of the gateways' configuration, with their values.
+        settle: seconds between the data paths and the first round.
     """
 
     kind: str
@@ -76,6 +78,7 @@ class Options:
     rounds: int
     down: bool
     settings: dict[str, Any]
+    settle: float = 0.0
 
 
 class Arbiter(Protocol):
@@ -87,6 +90,10 @@ class Arbiter(Protocol):
 
     def give(self, number: int) -> int:
         """Send to all silos, until they have it; bytes of payload sent again, of those that are counted here."""
+        ...
+
+    def knows(self) -> dict[str, Any]:
+        """What its gateway knows of its link, and how that was found, as the trace calls it; nothing without one."""
         ...
 
 
@@ -114,7 +121,9 @@ def run_arbiter(arbiter: Arbiter, chair: Chair, options: Options) -> list[dict[s
     """All rounds, from the arbiter's end; what each took."""
     rounds = []
     chair.hear()
+    time.sleep(options.settle)
     for number in range(options.rounds):
+        known = arbiter.knows()
         begin = time.monotonic() + PAUSE_SECONDS
         before = read_counters()
         chair.tell(begin)
@@ -134,6 +143,7 @@ def run_arbiter(arbiter: Arbiter, chair: Chair, options: Options) -> list[dict[s
                 "resent_bytes": resent + sum(each["resent"] for each in told),
                 "tcp_resent_bytes": counted.tcp_resent_bytes + sum(each["tcp_resent_bytes"] for each in told),
                 "sent_bytes": counted.sent_bytes + sum(each["sent_bytes"] for each in told),
+                **known,
             }
         )
     chair.tell("done")
@@ -214,6 +224,9 @@ class GatewayArbiter:
         }
         return [there[str(party)] for party in self._silos]
 
+    def knows(self) -> dict[str, Any]:
+        return link_known(text_of(self._trace))
+
     def give(self, number: int) -> int:
         lease = self._client.lease(self._size)
         fill(lease.buffer)
@@ -221,6 +234,13 @@ class GatewayArbiter:
         return sum(
             int(event.get("resent_bytes", 0)) for event in self._tail.wait_for_end(f"a{number}", len(self._silos))
         )
+
+
+def link_known(trace: str) -> dict[str, Any]:
+    """What the latest share of one that sends to this site was made of."""
+    events = map(json.loads, trace.splitlines())
+    told = [event for event in events if event["event"] == "share" and event["direction"] == "receive"]
+    return {key: told[-1][key] for key in ("link_bits_per_second", "found_by")} if told else {}
 
 
 class GatewaySilo:
@@ -277,6 +297,9 @@ class TcpArbiter:
     def take(self, number: int) -> list[float]:
         del number
         return list(self._pool.map(lambda connection: _receive(connection, self._size), self._connections))
+
+    def knows(self) -> dict[str, Any]:
+        return {}
 
     def give(self, number: int) -> int:
         del number
@@ -379,11 +402,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("bytes", type=int, help="of a payload")
     parser.add_argument("rounds", type=int, help="how many")
     parser.add_argument("--down", action="store_true", help="the arbiter answers with a payload to all")
+    parser.add_argument("--settle", type=float, default=0.0, help="seconds between the data paths and the first round")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="of the gateways' configuration")
     asked = parser.parse_args(arguments)
     pairs = (text.partition("=") for text in asked.set)
     settings = {key: json.loads(value) for key, _, value in pairs}
-    return Options(asked.kind, asked.bytes, asked.rounds, asked.down, settings)
+    return Options(asked.kind, asked.bytes, asked.rounds, asked.down, settings, asked.settle)
 
 
 def main() -> None:

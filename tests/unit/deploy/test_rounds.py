@@ -111,6 +111,9 @@ class FakeArbiter:
         del number
         return 5
 
+    def knows(self) -> dict[str, Any]:
+        return {"found_by": "probed"}
+
 
 def test_a_round_lasts_until_the_last_silo_has_the_aggregate_and_counts_what_all_sent(
     monkeypatch: pytest.MonkeyPatch,
@@ -128,6 +131,17 @@ def test_a_round_lasts_until_the_last_silo_has_the_aggregate_and_counts_what_all
         assert one["up_seconds"] < 1
         assert one["silo_seconds"] == pytest.approx([0.02, 0.03])
         assert (one["resent_bytes"], one["tcp_resent_bytes"], one["sent_bytes"]) == (19, 6, 40)
+        assert one["found_by"] == "probed"
+
+
+def test_what_is_known_of_a_link_is_what_the_latest_share_of_one_that_sends_to_it_was_made_of() -> None:
+    def share(direction: str, rate: float | None, found_by: str) -> dict[str, Any]:
+        return {"event": "share", "direction": direction, "link_bits_per_second": rate, "found_by": found_by}
+
+    events = [{"event": "link"}, share("receive", None, "unknown"), share("receive", 8e8, "probed")]
+    trace = "\n".join(json.dumps(event) for event in [*events, share("send", 1e9, "arrivals"), {"event": "offer"}])
+    assert rounds.link_known(trace) == {"link_bits_per_second": 8e8, "found_by": "probed"}
+    assert rounds.link_known('{"event": "link"}\n') == {}
 
 
 def test_silos_begin_one_after_the_other_within_a_millisecond(
