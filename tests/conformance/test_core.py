@@ -38,6 +38,8 @@ from tests.support.faulty import FaultPlan, FaultyTransport
 
 MIB = 1024 * 1024
 GRANT = 7
+LARGE = 40 * MIB
+"""More chunks than are under way at once in any mode."""
 MODES: tuple[Mode, ...] = ("grpc", "fedrdma", "fedrdma-e")
 
 
@@ -183,11 +185,11 @@ def test_payloads_of_every_size_arrive_as_they_were(pair: Pair, mode: Mode) -> N
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_large_payload_arrives_as_it_was(pair: Pair, mode: Mode) -> None:
-    pair.active.fill(0, 64 * MIB, seed=2)
-    transfer = Transfer(pair, mode, plan_for(mode, 64 * MIB, enable=4096))
+    pair.active.fill(0, LARGE, seed=2)
+    transfer = Transfer(pair, mode, plan_for(mode, LARGE, enable=4096))
     transfer.run()
     assert transfer.delivered
-    assert np.array_equal(transfer.payload, pair.active.bytes_at(0, 64 * MIB))
+    assert np.array_equal(transfer.payload, pair.active.bytes_at(0, LARGE))
 
 
 @pytest.mark.parametrize("mode", ["fedrdma", "fedrdma-e"])

@@ -162,15 +162,25 @@ def updates(place: Place) -> tuple[str, str]:
     return "--hidden", str(math.ceil(math.sqrt(place.total_bytes / len(CLIENTS) / PARAMETER_BYTES)))
 
 
-def test_a_job_that_is_stopped_gives_everything_back_in_ten_seconds_and_the_next_runs(place: Place) -> None:
+def test_a_job_that_is_stopped_gives_everything_back_in_ten_seconds(place: Place) -> None:
+    stop_one(place)
+
+
+# tests/fault/test_cancelled_job.py has the next job, without FATE, at gateways that hold what they held before
+@pytest.mark.sweep
+def test_after_a_job_that_was_stopped_the_next_runs(place: Place) -> None:
+    stop_one(place)
+    with job(place) as after:
+        ended_well(after, place)
+
+
+def stop_one(place: Place) -> None:
     slow_down(place)
     with job(place, *updates(place)) as client:
         stopped = until_updates_are_under_way(place, client)
         place.ask("job/stop", {"job_id": stopped})
         comes_back(place, time.monotonic() + STOP_SECONDS)
         assert client.wait(START_SECONDS) != 0
-    with job(place) as after:
-        ended_well(after, place)
 
 
 def of_guest(tasks: list[dict[str, Any]]) -> list[dict[str, Any]]:

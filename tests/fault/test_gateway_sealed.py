@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from fedrdma_fate.wire.frames import Mode
 from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD, TAG_BYTES
 from tests.support import sites as sites_module
 from tests.support.certificates import TestAuthority
+from tests.support.combinations import in_turns
 from tests.support.faulty import FaultPlan, FaultyTransport
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
 
@@ -114,8 +116,10 @@ def metrics(sites: Sites, name: str) -> str:
     return assembly.context.metrics.render()  # type: ignore[attr-defined,no-any-return]
 
 
-@pytest.mark.parametrize("seal", [None, "on", "integrity"], ids=["by-default", "on", "integrity"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "seal"),
+    [pytest.param("fedrdma-e", None, id="by-default"), *itertools.product(MODES, ["on", "integrity"])],
+)
 def test_all_of_a_message_and_its_headers_is_sealed(
     start: Callable[..., Any], sealed: list[bytes], mode: Mode, seal: str | None
 ) -> None:
@@ -227,9 +231,7 @@ def test_a_task_that_goes_on_writing_into_a_message_that_goes_readable_is_told_a
     assert "broke the protocol" not in caplog.text
 
 
-@pytest.mark.parametrize("seal", ["on", "integrity"])
-@pytest.mark.parametrize("what", ["chunk", "header"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "what", "seal"), in_turns(MODES, ["chunk", "header"], ["on", "integrity"]))
 def test_a_write_that_is_turned_on_a_place_where_another_has_landed_costs_no_byte(
     start: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -264,8 +266,7 @@ def test_a_write_that_is_turned_on_a_place_where_another_has_landed_costs_no_byt
     assert "have a wrong tag" in caplog.text
 
 
-@pytest.mark.parametrize("seal", ["on", "integrity"])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "seal"), in_turns(MODES, ["on", "integrity"]))
 def test_a_forged_write_right_behind_the_last_header_costs_no_byte(
     start: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,

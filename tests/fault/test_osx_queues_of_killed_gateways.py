@@ -171,7 +171,7 @@ def test_while_gateways_are_killed_again_and_again_nothing_that_was_pushed_is_lo
     assert len(doubts) <= kills
 
 
-def test_thousands_of_short_connections_leave_no_descriptors_and_no_threads(sites: Sites, session: str) -> None:
+def test_hundreds_of_short_connections_leave_no_descriptors_and_no_threads(sites: Sites, session: str) -> None:
     guest, host = party(sites, session, GUEST), party(sites, session, HOST)
     processes = [psutil.Process(runner_of(sites).processes[name].pid) for name in LAYOUT]
 
@@ -181,8 +181,8 @@ def test_thousands_of_short_connections_leave_no_descriptors_and_no_threads(site
     guest._push_bytes(b"first", "n", "first", [HOST])
     assert pulled(sites, session, ["first"], host) == [b"first"]
     before = has()
-    # FATE's client makes a connection for each call
-    for number in range(1500):
+    # FATE's client makes a connection for each call; one descriptor of each eight that stayed would show
+    for number in range(200):
         guest._push_bytes(b"%d" % number, "n", str(number), [HOST])
         assert pulled(sites, session, [str(number)], host) == [b"%d" % number]
     # some that the client still has, and threads that wait for work
