@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -23,10 +24,20 @@ def _each_test_finds_the_log_as_it_was() -> Iterator[None]:
 
 def pytest_configure() -> None:
     """No example fails for what it took: on a busy machine that says nothing of it."""
+    # thousands of tests are collected, and stay: to look through them again and again is a third of what it takes
+    gc.disable()
     hypothesis.settings.register_profile(
         "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
     hypothesis.settings.load_profile("untimed")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was collected is garbage no more, and each look for garbage that a test makes leaves it out."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
