@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedrdma_fate.memory.region import SharedRegion
-from tests.conformance.pairs import PARAMETERS, TRANSPORTS, MakeTransport, Pair, connected
+from tests.conformance.pairs import ONE_OF_EACH, PARAMETERS, TRANSPORTS, MakeTransport, Pair, connected
 from tests.support.rdma import skip_without_device
 from tests.support.shared_memory import room_for_regions
 
@@ -35,11 +35,18 @@ def regions() -> Iterator[tuple[SharedRegion, SharedRegion]]:
         region.close()
 
 
-@pytest.fixture(params=PARAMETERS)
-def make(request: pytest.FixtureRequest) -> MakeTransport:
-    """Makes one side's transport; the test runs once for every kind."""
-    skip_without_device(request.param)
-    return TRANSPORTS[request.param]
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test runs once for every kind of transport, or for one of each that are alike."""
+    if "name_of_kind" in metafunc.fixturenames:
+        alike_once = getattr(metafunc.module, "ALIKE_ONCE", False)
+        metafunc.parametrize("name_of_kind", ONE_OF_EACH if alike_once else PARAMETERS, scope="function")
+
+
+@pytest.fixture
+def make(name_of_kind: str) -> MakeTransport:
+    """Makes one side's transport."""
+    skip_without_device(name_of_kind)
+    return TRANSPORTS[name_of_kind]
 
 
 @pytest.fixture

@@ -66,6 +66,17 @@ PARAMETERS = [
 ]
 """Their names, for tests to run over each."""
 
+LIKE_ANOTHER = frozenset({"tcp-1", "tcp-1-sealed", "grpc-integrity", "udp-1500", "verbs-1"})
+"""Which differ from another one in how many streams, queue pairs or packets there are, or have a seal that another
+stream has as well. What a write does is tried over these too in every run; how links come about and end, and what
+state machines make of them, in sweeps alone."""
+
+ONE_OF_EACH = [
+    pytest.param(*each.values, marks=[*each.marks, *([pytest.mark.sweep] if each.values[0] in LIKE_ANOTHER else [])])
+    for each in PARAMETERS
+]
+"""The same, those that are like another one in sweeps alone."""
+
 WITHOUT_HINTS = frozenset({"verbs"})
 """Names of transports that cannot see a write without immediate land, and so report no LANDED."""
 

@@ -36,6 +36,9 @@ from fedrdma_fate.wire.header import HEADER_BYTES
 from tests.conformance.pairs import PATIENCE, ImpatientError, MakeTransport, Pair, Side, Site, connect
 from tests.support.faulty import FaultPlan, FaultyTransport
 
+ALIKE_ONCE = True
+"""What state machines make of a transport is the same over those that are alike."""
+
 MIB = 1024 * 1024
 GRANT = 7
 LARGE = 40 * MIB

@@ -22,7 +22,7 @@ from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import RemoteSlot, Slot, Transport
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from tests.conformance.pairs import (
-    PARAMETERS,
+    ONE_OF_EACH,
     TRANSPORTS,
     MakeTransport,
     Pair,
@@ -34,6 +34,9 @@ from tests.conformance.pairs import (
 )
 from tests.support.rdma import skip_without_device
 from tests.support.sites import eventually
+
+ALIKE_ONCE = True
+"""How links come about and end is the same over transports that are alike."""
 
 MIB = 1024 * 1024
 BOUNDED = 5.0
@@ -78,7 +81,7 @@ def test_a_peer_that_closes_in_the_middle_of_a_write_is_noticed(pair: Pair) -> N
     loss(pair.passive)
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_a_killed_peer_is_noticed(name: str, shared_directory: Path) -> None:
     skip_without_device(name)
     region = SharedRegion.create(f"killed-{name}", MIB)

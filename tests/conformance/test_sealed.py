@@ -20,7 +20,7 @@ from fedrdma_fate.security.ciphers import AES, CHACHA
 from fedrdma_fate.security.key_schedule import DirectionKeys, PathKeys
 from fedrdma_fate.security.sealing import PathSealing, Seal
 from fedrdma_fate.wire.frames import Mode, Offer
-from tests.conformance.pairs import PARAMETERS, TRANSPORTS, Site
+from tests.conformance.pairs import ONE_OF_EACH, TRANSPORTS, Site
 from tests.support.engine import DATAGRAM_KEYS, KEY, Recorded
 from tests.support.rdma import skip_without_device
 from tests.support.sites import eventually
@@ -35,7 +35,7 @@ MOST_EXTRA_BYTES = 64 * 10**6
 
 PLAIN = [
     each
-    for each in PARAMETERS
+    for each in ONE_OF_EACH
     if each.values[0] not in NEVER_SEALED and not str(each.values[0]).endswith(("sealed", "integrity"))
 ]
 """The transports themselves: here links seal, as those of gateways do."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from fedrdma_fate.wire.frames import Mode
 from tests.support.matrix import MODES
 from tests.support.testbed import program, run_on_hosts, why_no_testbed
-from tests.support.verbs_matrix import FAULTS_OVER_VERBS
+from tests.support.verbs_matrix import FAULTS_OVER_VERBS, IN_EVERY_RUN
 
-BOOTS = 4
-"""In which each fault is played once; what is in one boot takes as long as that in the others, more or less."""
+BOOTS = 2
+"""In which each fault of every run is played once, and as many for those of sweeps. What is in one boot takes as long
+as that in the other, more or less."""
 
 CELL_SECONDS = 12.0
 """For one run: a gateway that is started anew is slow in a guest, and one certificate has to expire."""
@@ -24,13 +26,23 @@ Cell = tuple[str, Mode]
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A boot for each fault where all cells were asked for; else each fault once, modes by turns, in few boots."""
-    modes = itertools.cycle(MODES)
     if metafunc.config.getoption("--gateway-seeds"):
-        boots = {fault.replace(" ", "_"): [(fault, mode) for mode in MODES] for fault in FAULTS_OVER_VERBS}
+        boots = [
+            pytest.param([(fault, mode) for mode in MODES], id=fault.replace(" ", "_")) for fault in FAULTS_OVER_VERBS
+        ]
     else:
-        cells = [(fault, next(modes)) for fault in FAULTS_OVER_VERBS]
-        boots = {f"{number + 1}_of_{BOOTS}": cells[number::BOOTS] for number in range(BOOTS)}
-    metafunc.parametrize("cells", boots.values(), ids=boots.keys())
+        cells = list(zip(FAULTS_OVER_VERBS, itertools.cycle(MODES), strict=False))
+        boots = [
+            *_few_boots([cell for cell in cells if cell[0] in IN_EVERY_RUN], "every_run"),
+            *_few_boots([cell for cell in cells if cell[0] not in IN_EVERY_RUN], "sweeps", pytest.mark.sweep),
+        ]
+    metafunc.parametrize("cells", boots)
+
+
+def _few_boots(cells: Sequence[Cell], name: str, *marks: pytest.MarkDecorator) -> list[Any]:
+    return [
+        pytest.param(cells[number::BOOTS], id=f"{name}_{number + 1}_of_{BOOTS}", marks=marks) for number in range(BOOTS)
+    ]
 
 
 @pytest.mark.nic

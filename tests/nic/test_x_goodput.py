@@ -80,7 +80,8 @@ def test_what_is_lost_costs_no_round_trip_once_the_loss_is_known() -> None:
     assert statistics.median(each["seconds"] for each in repaired[2:]) < 0.14
 
 
-@pytest.mark.parametrize("service", ["rc", "uc"])
+# "auto" is uc
+@pytest.mark.parametrize("service", ["rc", pytest.param("uc", marks=pytest.mark.sweep)])
 def test_both_kinds_of_queue_pairs_carry_it(service: str) -> None:
     _, later = transfers(32 * MIB, 2, service, rate="1gbit", buffer="4MB")
     assert share(later, 32 * MIB, 1e9) >= 0.78
@@ -93,7 +94,8 @@ def test_a_window_of_128_packets_does_not_hold_it_back() -> None:
     assert share(later, 128 * MIB, 10e9) >= 0.65
 
 
-@pytest.mark.parametrize(("rtt", "loss"), [("0", "0"), ("20ms", "0.1%")])
+# test_verbs_gateways.py has the second path with certificates
+@pytest.mark.parametrize(("rtt", "loss"), [("0", "0"), pytest.param("20ms", "0.1%", marks=pytest.mark.sweep)])
 def test_payloads_of_all_sizes_come_whole_in_real_time(rtt: str, loss: str) -> None:
     results = run_on_hosts(program("gateway_pair.py", "fedrdma-x"), rtt=rtt, loss=loss, timeout=90)
     assert [result.exit_status for result in results] == [0, 0], results

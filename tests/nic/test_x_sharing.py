@@ -63,6 +63,9 @@ def test_two_of_ours_share_a_small_buffer() -> None:
     assert less + more >= 0.75
 
 
+# a change of the WAN reaches the hosts (above), and what the mode makes of each of these the simulator shows:
+# tests/unit/support/sim/test_x_transfer.py, test_a_change_in_the_middle_is_met_within_a_second
+@pytest.mark.sweep
 def test_a_transfer_meets_a_longer_a_lossy_and_a_slower_path_within_a_second() -> None:
     changes = ["3s:rtt=40ms", "5s:loss=1%", "7s:rate=100mbit"]
     seen = compete(9, "x/192@2", buffer="800kB", at=changes)

@@ -67,6 +67,18 @@ VERBS_FAULTS: dict[str, GatewayFault] = {
 
 FAULTS_OVER_VERBS: dict[str, GatewayFault] = {**GATEWAY_FAULTS, **VERBS_FAULTS}
 
+IN_EVERY_RUN = [
+    "none",
+    "control reset",
+    "both killed",
+    "stopped in order",
+    "suspended for long",
+    "no descriptors",
+    *VERBS_FAULTS,
+]
+"""What meets queue pairs, or the memory that is registered. The others strike connections, disks, certificates, tasks:
+`tests/matrix/test_gateway_matrix.py` plays them over other data paths in every run, and sweeps alone over verbs too."""
+
 
 @contextlib.contextmanager
 def place_on_hosts(directory: Path) -> Iterator[Place]:
