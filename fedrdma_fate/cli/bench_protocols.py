@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import click
@@ -14,8 +14,15 @@ from fedrdma_fate.bench.incast.runner import Hosts
 from fedrdma_fate.bench.protocols.brokers import provide_rabbitmq
 from fedrdma_fate.bench.protocols.loopback import Loopback
 from fedrdma_fate.bench.protocols.results import read_measurement, to_plot, to_table
-from fedrdma_fate.bench.protocols.rows import ProtocolRow, lacks_rabbitmq, select_protocol_rows, usual_protocol_rows
+from fedrdma_fate.bench.protocols.rows import (
+    ProtocolRow,
+    by_running,
+    lacks_rabbitmq,
+    select_protocol_rows,
+    usual_protocol_rows,
+)
 from fedrdma_fate.bench.protocols.runner import Log, ProtocolRun, ProtocolSweep, run_protocols
+from fedrdma_fate.bench.protocols.running import parse_running
 from fedrdma_fate.bench.protocols.settings import LIMITED, ProtocolSetting, parse_protocol_settings
 from fedrdma_fate.bench.protocols.stress import FLOWS, STRESS, parse_stress
 from fedrdma_fate.bench.protocols.training import (
@@ -48,6 +55,8 @@ from fedrdma_fate.cli.failure import told_plainly
 LOG_NAME = "bench-protocols.measured.jsonl"
 _OF_THE_NETWORK = ("network", "rate", "rtt", "buffer", "loss", "limited", "mtu", "nic_rate", "seed", "kernel")
 """Options that say nothing of loopback."""
+_BY_RUNNING = {"--osx": "fate-osx", "--pulsar": "fate-pulsar"}
+"""Rows by a broker that runs already, by the option that names it."""
 
 
 @click.command()
@@ -88,6 +97,8 @@ _OF_THE_NETWORK = ("network", "rate", "rtt", "buffer", "loss", "limited", "mtu",
     type=click.Path(path_type=Path),
     help="Directory with CIFAR-10 to train on, binary or Python version; a small stand-in without.",
 )
+@click.option("--osx", help="HOST:PORT of an OSX broker that runs: row fate-osx, with --loopback.")
+@click.option("--pulsar", help="HOST:PORT[:HTTP-PORT] of a Pulsar that runs: row fate-pulsar, with --loopback.")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 1000), help="One after the other.")
 @click.option("--rows", default="all", show_default=True, help="Names of rows, with commas between.")
 @click.option(
@@ -114,6 +125,8 @@ def protocols(
     flows: str,
     train: str | None,
     data: Path | None,
+    osx: str | None,
+    pulsar: str | None,
     rounds: int,
     rows: str,
     seed: int,
@@ -140,15 +153,17 @@ def protocols(
         training = None if train is None else Training(train, None if data is None else data.absolute(), seed)
         if is_given("flows") and stress not in ("net", "both"):
             raise click.UsageError("--flows are those of --stress net: give that, too.")
+        named = {option: text for option, text in (("--osx", osx), ("--pulsar", pulsar)) if text is not None}
+        if named and not loopback:
+            raise click.UsageError(f"{' and '.join(named)}: a broker of this machine is reached with --loopback alone.")
+        brokers = {option: parse_running(option, text) for option, text in named.items()}
         common = parse_peculiarities(mtu=mtu, nic_rate=nic_rate)
         settings = parse_protocol_settings(silos, model, network, rate, rtt, buffer, loss, limited, common)
         harder = parse_stress(stress, flows, min(one.silos for one in settings), loopback=loopback)
         settings = [dataclasses.replace(setting, loopback=loopback, stress=harder) for setting in settings]
         if training is not None:
             settings = [dataclasses.replace(one, model=training.model, training=training) for one in settings]
-        chosen = (
-            usual_protocol_rows() if rows == "all" else select_protocol_rows([name.strip() for name in rows.split(",")])
-        )
+        chosen = by_running(_chosen_rows(rows, loopback, named), brokers)
         repository = find_checkout(checkout)
         if training is not None and training.data is not None:
             check_pictures(repository, training.data)
@@ -165,6 +180,9 @@ def protocols(
             make_testbed(settings[0]).check()
         provide_brokers(chosen, repository)
         notes = notes_of(settings, chosen)
+        if rows == "all" and loopback and len(named) < len(_BY_RUNNING):
+            lacking = [f"{row} ({option} HOST:PORT)" for option, row in _BY_RUNNING.items() if option not in named]
+            notes.append(f"left out for want of a broker that runs: {', '.join(lacking)}")
         for note in notes:
             click.echo(f"fedrdma: {note}", err=True)
         log = protocols_log(output, {"rounds": rounds, "seed": seed, "kernel": kernel})
@@ -178,6 +196,12 @@ def protocols(
         click.echo(f"fedrdma: interrupted; {len(sweep.failures)} of {asked} are not measured", err=True)
         sys.exit(INTERRUPTED_STATUS)
     end_with(sweep.failures)
+
+
+def _chosen_rows(rows: str, loopback: bool, options: Collection[str]) -> list[ProtocolRow]:
+    if rows == "all":
+        return usual_protocol_rows(loopback=loopback, options=options)
+    return select_protocol_rows([name.strip() for name in rows.split(",")])
 
 
 def provide_brokers(rows: Sequence[ProtocolRow], checkout: Path) -> None:
@@ -195,7 +219,7 @@ def notes_of(settings: Sequence[ProtocolSetting], rows: Sequence[ProtocolRow]) -
         f"{row.name}, {setting.model.name}: {note}": None
         for setting in settings
         for row in rows
-        if (note := row.find_note(setting.model.size)) is not None
+        if (note := row.note(setting)) is not None
     }
     return list(told)
 

@@ -124,12 +124,14 @@ def test_beside_a_busy_core_models_arrive_whole_in_real_time_and_it_is_idle_agai
 
 
 def test_on_loopback_a_row_says_what_it_cost_in_real_time() -> None:
-    asked = f"--loopback --silos 1 --model {SIZE} --rounds 2 --rows tcp-serial,udp-indexed,fedrdma-x/tcp --json"
+    rows = ["tcp-serial", "udp-indexed", "fedrdma-x/tcp", "fedrdma-x/shm"]
+    asked = f"--loopback --silos 1 --model {SIZE} --rounds 2 --rows {','.join(rows)} --json"
     command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "protocols", *asked.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["clock"] == "real"
+    assert [row["name"] for row in result["rows"]] == rows
     for row in result["rows"]:
         assert row["usage"]["silos_cpu_seconds"] > 0
         assert row["usage"]["broker_cpu_seconds"] == row["usage"]["broker_peak_bytes"] == 0

@@ -26,6 +26,7 @@ from fedrdma_fate.bench.rabbitmq import Broker
 fate_rabbitmq = pytest.importorskip(
     "deploy.softroce.programs.exchange.fate_rabbitmq", exc_type=ImportError, reason="FATE or pika is missing"
 )
+fate_parties = pytest.importorskip("deploy.softroce.programs.exchange.fate_parties", exc_type=ImportError)
 
 SIZE = 1_200_000
 """Bytes of a model: two of FATE's slices."""
@@ -42,9 +43,9 @@ RABBITMQ = pytest.mark.skipif(
 PROGRAM = ("-m", "deploy.softroce.programs.exchange")
 WITHOUT_A_BROKER = """
 import psutil
-from deploy.softroce.programs.exchange import __main__ as program, fate_rabbitmq
+from deploy.softroce.programs.exchange import __main__ as program, fate_parties
 
-take = fate_rabbitmq.take
+take = fate_parties.take
 
 def late(party, sender, number, models):
     if number == 1:
@@ -54,7 +55,7 @@ def late(party, sender, number, models):
                 child.wait()
     return take(party, sender, number, models)
 
-fate_rabbitmq.take = late
+fate_parties.take = late
 program.main()
 """
 """The program, but who waits for a model in its second round has killed its broker: the server alone has one."""
@@ -157,17 +158,17 @@ def fails(*_: object) -> Any:
 def test_what_fate_fails_with_is_told_of_with_the_round_and_the_bytes() -> None:
     said = r"FATE's backend failed \(ConnectionResetError\): 7 bytes of round 3 were not delivered"
     with pytest.raises(SystemExit, match=said):
-        fate_rabbitmq.take(party(get=fails), 1, 2, MadeModels(0, 7))
+        fate_parties.take(party(get=fails), 1, 2, MadeModels(0, 7))
     with pytest.raises(SystemExit, match=said):
-        fate_rabbitmq.give(party(put=fails), bytes(7), 2)
+        fate_parties.give(party(put=fails), bytes(7), 2)
 
 
 def test_something_else_than_a_model_ends_the_round() -> None:
     with pytest.raises(SystemExit, match="host 1 sent no model in round 3"):
-        fate_rabbitmq.take(party(get=lambda _: [1, 2]), 1, 2, MadeModels(0, 7))
+        fate_parties.take(party(get=lambda _: [1, 2]), 1, 2, MadeModels(0, 7))
     with pytest.raises(SystemExit, match="of what host 1 sent in round 3, 7 bytes came as something else"):
-        fate_rabbitmq.take(party(get=lambda _: model_of(2, 2, 7)), 1, 2, MadeModels(0, 7))
-    assert fate_rabbitmq.take(party(get=lambda _: model_of(1, 2, 7)), 1, 2, MadeModels(0, 7)).missing_bytes == 0
+        fate_parties.take(party(get=lambda _: model_of(2, 2, 7)), 1, 2, MadeModels(0, 7))
+    assert fate_parties.take(party(get=lambda _: model_of(1, 2, 7)), 1, 2, MadeModels(0, 7)).missing_bytes == 0
 
 
 def test_a_party_that_waits_for_ever_ends_its_process_with_what_was_not_delivered(
@@ -180,10 +181,10 @@ def test_a_party_that_waits_for_ever_ends_its_process_with_what_was_not_delivere
         statuses.append(status)
         given_up.set()
 
-    monkeypatch.setattr(fate_rabbitmq, "NEVER_SECONDS", 0.01)
-    monkeypatch.setattr(fate_rabbitmq.os, "_exit", exit_)
+    monkeypatch.setattr(fate_parties, "NEVER_SECONDS", 0.01)
+    monkeypatch.setattr(fate_parties.os, "_exit", exit_)
     waiting = party(put=lambda *_: given_up.wait(PATIENCE_SECONDS))
-    fate_rabbitmq.give(waiting, bytes(7), 2)
+    fate_parties.give(waiting, bytes(7), 2)
     assert statuses == [1]
     assert "FATE did nothing in 0.01 s: 7 bytes of round 3 were not delivered" in capfd.readouterr().err
 
@@ -191,9 +192,9 @@ def test_a_party_that_waits_for_ever_ends_its_process_with_what_was_not_delivere
 def test_who_gives_up_leaves_no_worker_that_holds_its_output_open() -> None:
     program = (
         "import multiprocessing, time\n"
-        "from deploy.softroce.programs.exchange import fate_rabbitmq\n"
+        "from deploy.softroce.programs.exchange import fate_parties\n"
         "multiprocessing.get_context('fork').Process(target=time.sleep, args=(3600,)).start()\n"
-        "fate_rabbitmq._give_up('nothing came')\n"
+        "fate_parties._give_up('nothing came')\n"
     )
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
@@ -220,7 +221,7 @@ def test_silos_ask_for_queues_once_the_server_has_made_them(tmp_path: Path, monk
     def joined(*_: object) -> Iterator[Any]:
         yield SimpleNamespace(sub_ctx=lambda _: warm)
 
-    monkeypatch.setattr(fate_rabbitmq, "joined", joined)
+    monkeypatch.setattr(fate_parties, "joined", joined)
     monkeypatch.setattr(fate_rabbitmq, "broker_of", lambda *_: contextlib.nullcontext(Broker("127.0.0.1", 1, 2, "", 0)))
     asked = Options("fate-rabbitmq", 0, 0, broker=Broker("127.0.0.1", 1, 2, "", 0))
     hosts = [Host(number, ("127.0.0.1",) * 3, tmp_path / "meeting") for number in range(3)]

@@ -25,7 +25,8 @@ from fate.arch.computing.backends.standalone import CSession
 from fate.arch.context import Context
 
 from deploy.softroce.programs.counters import Counters
-from deploy.softroce.programs.exchange.fate_rabbitmq import joined, new_session, way_of_all
+from deploy.softroce.programs.exchange.fate_parties import joined, new_session
+from deploy.softroce.programs.exchange.fate_rabbitmq import way_of_all
 from deploy.softroce.programs.exchange.interface import Host, host_of_environment
 from deploy.softroce.programs.exchange.rounds import counted
 from deploy.softroce.programs.exchange.trained import dataset

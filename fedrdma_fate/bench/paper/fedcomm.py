@@ -16,7 +16,7 @@ from fedrdma_fate.bench.paper.published import (
     NOT_STATED,
     TCP_ACCURACY_VGG5,
 )
-from fedrdma_fate.bench.plots import Series, bar_plot
+from fedrdma_fate.bench.plots import Series, bar_plot, line_plot
 from fedrdma_fate.bench.protocols.results import ProtocolMeasurement
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
 from fedrdma_fate.bench.report import DataTable, Plot
@@ -242,8 +242,10 @@ def _most_rounds(rows: Sequence[str], found: Found, model: str) -> int:
 
 
 def _plots(figure: Figure, rows: Sequence[str], found: Found) -> list[Plot]:
+    if figure.trains:
+        return [_curves(figure, rows, found, model) for model in found.models]
     plots = []
-    for model in [] if figure.trains else found.models:
+    for model in found.models:
         stressed = figure.stress is not None
         series = [
             Series(column, [found.total(row, model, column, stressed=stressed) for row in rows])
@@ -253,6 +255,19 @@ def _plots(figure: Figure, rows: Sequence[str], found: Found) -> list[Plot]:
         image = bar_plot(title, "communication of all rounds, s", list(rows), series)
         plots.append(Plot(f"paper-fedcomm-figure{figure.number}-{model}", f"{title}: {figure.about}.", image))
     return plots
+
+
+def _curves(figure: Figure, rows: Sequence[str], found: Found, model: str) -> Plot:
+    """Accuracy by round, a line for each row and network, all in one plot."""
+    numbers = list(range(1, _most_rounds(rows, found, model) + 1))
+    series = [
+        Series(f"{row}, {column}", [found.accuracy(row, model, column, number) for number in numbers])
+        for row in rows
+        for column in found.columns
+    ]
+    title = f"Figure {figure.number}, {model}"
+    image = line_plot(title, "rounds", "accuracy of the average", numbers, series)
+    return Plot(f"paper-fedcomm-figure{figure.number}-{model}", f"{title}: {figure.about}.", image)
 
 
 # --- what its text states ---

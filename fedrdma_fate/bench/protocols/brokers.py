@@ -117,6 +117,18 @@ def amqp_problem(model_bytes: int) -> str | None:
     return None
 
 
+def fate_osx_problem(model_bytes: int) -> str | None:
+    """Why a model cannot go by FATE's backend for OSX; None when it can."""
+    del model_bytes
+    return missing_module("fate", "pyfate")
+
+
+def fate_pulsar_problem(model_bytes: int) -> str | None:
+    """Why a model cannot go by FATE's backend for Pulsar; None when it can."""
+    del model_bytes
+    return missing_module("fate", "pyfate[pulsar]") or missing_module("pulsar", "pulsar-client==3.4.0")
+
+
 def fate_rabbitmq_problem(model_bytes: int) -> str | None:
     """Why a model cannot go by FATE's own backend; None when it can."""
     return missing_module("fate", "pyfate[rabbitmq]") or amqp_problem(model_bytes)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fedrdma_fate.bench.incast.rows import GUEST_BYTES, PAYLOADS_PER_SILO, PROCESS_BYTES, SLOT_BYTES
 from fedrdma_fate.bench.protocols.brokers import (
     amqp_note,
     amqp_problem,
+    fate_osx_problem,
+    fate_pulsar_problem,
     fate_rabbitmq_problem,
     find_rabbitmq,
     mqtt_problem,
     zmtp_problem,
 )
+from fedrdma_fate.bench.protocols.running import RunningBroker
 from fedrdma_fate.bench.protocols.settings import ProtocolSetting
 from fedrdma_fate.bench.protocols.training import TORCH_BYTES
 from fedrdma_fate.bench.selection import select_by_name
@@ -54,6 +57,9 @@ class ProtocolRow:
         by_name: measured only where it is named, and in a boot of its own: it takes longer than all others together.
         host_bytes: of memory that its program takes at each host, beside what all take.
         broker_at_each: every host has a broker of its own.
+        only_on_loopback: why a network has no such row; None: it has.
+        running_option: names a broker that runs already, by which alone it is measured; None: it needs none.
+        running: that broker; None: none was named.
     """
 
     name: str
@@ -65,6 +71,26 @@ class ProtocolRow:
     by_name: bool = False
     host_bytes: int = 0
     broker_at_each: bool = False
+    only_on_loopback: str | None = None
+    running_option: str | None = None
+    running: RunningBroker | None = None
+
+    def problem(self, setting: ProtocolSetting) -> str | None:
+        """Why it cannot be measured in a setting on this machine; None when it can."""
+        if self.only_on_loopback is not None and not setting.loopback:
+            return f"is measured with --loopback alone: {self.only_on_loopback}"
+        if self.running_option is not None and self.running is None:
+            return f"needs a broker that runs: {self.running_option} HOST:PORT"
+        if (problem := self.find_problem(setting.model.size)) is not None:
+            return problem
+        return None if self.running is None else self.running.find_problem()
+
+    def note(self, setting: ProtocolSetting) -> str | None:
+        """What is to be said of how a model goes this way; None: nothing."""
+        if self.running is not None:
+            where = f"{self.running.host}:{self.running.port}"
+            return f"the broker at {where} is not the command's: its CPU time and memory are not counted"
+        return self.find_note(setting.model.size)
 
     def program(self, setting: ProtocolSetting, rounds: int, beside: Sequence[ProtocolRow] = ()) -> list[str]:
         """The module and its arguments; further rows come after this one, in the same boot."""
@@ -78,7 +104,8 @@ class ProtocolRow:
         names = ",".join(row.name for row in (self, *beside))
         train = () if setting.training is None else setting.training.arguments
         stress = () if setting.stress is None else setting.stress.arguments
-        return [EXCHANGE, names, str(setting.model.size), str(rounds), *rates, *mtu, *train, *stress]
+        running = () if self.running is None else ("--running", str(self.running))
+        return [EXCHANGE, names, str(setting.model.size), str(rounds), *rates, *mtu, *train, *stress, *running]
 
     def shares_boot_with(self, other: ProtocolRow) -> bool:
         """Whether both are measured in one boot of the testbed: the broker takes longer to start than a row takes."""
@@ -110,6 +137,8 @@ def all_protocol_rows() -> list[ProtocolRow]:
         ProtocolRow("grpc-stream", SentAgainBy.TCP),
         _fate_row("fate-rabbitmq"),
         _fate_row("fate-rabbitmq-replication", broker_at_each=True),
+        _running_row("fate-osx", "--osx", fate_osx_problem),
+        _running_row("fate-pulsar", "--pulsar", fate_pulsar_problem),
         ProtocolRow("grpc/grpc", SentAgainBy.TCP),
         ProtocolRow("fedrdma-e/verbs", SentAgainBy.DEVICE),
         ProtocolRow("fedrdma-e/udp", SentAgainBy.DEVICE),
@@ -117,6 +146,7 @@ def all_protocol_rows() -> list[ProtocolRow]:
         ProtocolRow("fedrdma-x/verbs", SentAgainBy.PROTOCOL),
         ProtocolRow("fedrdma-x/udp", SentAgainBy.PROTOCOL),
         ProtocolRow("fedrdma-x/tcp", SentAgainBy.TCP),
+        ProtocolRow("fedrdma-x/shm", SentAgainBy.PROTOCOL, only_on_loopback="memory is shared within one host"),
     ]
 
 
@@ -136,14 +166,43 @@ def _fate_row(name: str, *, broker_at_each: bool = False) -> ProtocolRow:
     )
 
 
+def _running_row(name: str, option: str, find_problem: Callable[[int], str | None]) -> ProtocolRow:
+    return ProtocolRow(
+        name,
+        SentAgainBy.TCP,
+        find_problem=find_problem,
+        host_bytes=FATE_BYTES,
+        only_on_loopback="hosts of the testbed do not reach a broker of this machine",
+        running_option=option,
+    )
+
+
+def by_running(rows: Sequence[ProtocolRow], brokers: Mapping[str, RunningBroker]) -> list[ProtocolRow]:
+    """The rows with the brokers that were named, by option."""
+    return [
+        row if row.running_option is None else dataclasses.replace(row, running=brokers.get(row.running_option))
+        for row in rows
+    ]
+
+
 def lacks_rabbitmq(rows: Sequence[ProtocolRow]) -> bool:
     """Whether one of them needs the broker, and there is none."""
     return any(row.needs_rabbitmq for row in rows) and find_rabbitmq() is None
 
 
-def usual_protocol_rows() -> list[ProtocolRow]:
-    """Those that are measured where none is named."""
-    return [row for row in all_protocol_rows() if not row.by_name]
+def usual_protocol_rows(*, loopback: bool = False, options: Collection[str] = ()) -> list[ProtocolRow]:
+    """Those that are measured where none is named.
+
+    Args:
+        options: that name brokers that run.
+    """
+    return [
+        row
+        for row in all_protocol_rows()
+        if not row.by_name
+        and (loopback or row.only_on_loopback is None)
+        and (row.running_option is None or row.running_option in options)
+    ]
 
 
 def select_protocol_rows(names: Sequence[str]) -> list[ProtocolRow]:

@@ -57,7 +57,7 @@ def run_protocols(
 
     def measure_row(run: ProtocolRun, row: ProtocolRow) -> None:
         if log.find(run.setting, row.name) is None:
-            if (problem := row.find_problem(run.setting.model.size)) is not None:
+            if (problem := row.problem(run.setting)) is not None:
                 run.failures[row.name] = problem
                 return
             try:
@@ -79,9 +79,7 @@ def run_protocols(
         open_ones = [
             other
             for other in others
-            if not run.is_done(other.name)
-            and log.find(setting, other.name) is None
-            and other.find_problem(setting.model.size) is None
+            if not run.is_done(other.name) and log.find(setting, other.name) is None and other.problem(setting) is None
         ]
         if open_ones:
             with contextlib.suppress(RowError):

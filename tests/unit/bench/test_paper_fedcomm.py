@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.paper.fedcomm import FIGURES, _signed_cell
 from fedrdma_fate.bench.paper.published import NOT_STATED
+from fedrdma_fate.bench.plots import Series
 from fedrdma_fate.bench.protocols import stress
 from fedrdma_fate.bench.protocols.rows import select_protocol_rows
 from fedrdma_fate.bench.wan.testbed import TestbedRun
@@ -183,6 +184,29 @@ def test_accuracies_of_the_repository_stand_beside_ours_as_far_as_rounds_go(mach
     told = stated(figure("7", "--network", "4g", "--rounds", "5", "--ours", "none"))
     assert told["tcp-serial after round 1, 4g (its repository)"] == ("44.48%", "10.0 %")
     assert told["tcp-serial after round 100, 4g (its repository)"] == ("81.51%", "-")
+
+
+@pytest.mark.parametrize("number", [7, 11])
+def test_curves_of_accuracy_of_all_rows_and_networks_are_in_one_plot(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    drawn: list[tuple[list[float], dict[str, list[float | None]]]] = []
+
+    def line_plot(title: str, _x_label: str, _y_label: str, x: Sequence[float], series: Sequence[Series]) -> bytes:
+        assert title == f"Figure {number}, vgg5"
+        drawn.append((list(x), {one.label: list(one.values) for one in series}))
+        return b"a picture"
+
+    monkeypatch.setattr("fedrdma_fate.bench.paper.fedcomm.line_plot", line_plot)
+    machine.failing = {"fedrdma-x/udp"}
+    assert fedcomm(str(number), "--network", "3g,wifi", "--rounds", "3", "--output", str(tmp_path)).exit_code == 1
+    ((x, curves),) = drawn
+    networks = ["wifi"] if number == 11 else ["3g", "wifi"]
+    assert x == [1, 2, 3]
+    assert list(curves) == [f"{row}, {one}" for row in [*FIGURES[number].rows, "fedrdma-x/udp"] for one in networks]
+    assert curves["tcp-serial, wifi"] == pytest.approx([0.1, 0.2, 0.3])
+    assert curves["fedrdma-x/udp, wifi"] == [None] * 3, "what was not measured has no curve"
+    assert (tmp_path / f"paper-fedcomm-figure{number}-vgg5.png").read_bytes() == b"a picture"
 
 
 @pytest.mark.parametrize("number", FIGURES)

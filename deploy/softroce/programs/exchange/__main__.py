@@ -32,6 +32,7 @@ from deploy.softroce.programs.exchange.interface import (
 from deploy.softroce.programs.exchange.leaving import Watch, end_now, ended_by_who_leaves, nobody_watches
 from deploy.softroce.programs.exchange.rounds import run_server, run_silo
 from deploy.softroce.programs.meeting import Chair, Seat, chaired, seated
+from fedrdma_fate.bench.protocols.running import RunningBroker, parse_running
 
 if TYPE_CHECKING:
     from fedrdma_fate.bench.rabbitmq import Broker
@@ -91,6 +92,10 @@ def ends_of(protocol: str) -> Ends:
         from deploy.softroce.programs.exchange.fate_rabbitmq import replicating_server, replicating_silo
 
         return Ends(replicating_server, replicating_silo)
+    if protocol in ("fate-osx", "fate-pulsar"):
+        from deploy.softroce.programs.exchange.fate_running import running_server, running_silo
+
+        return Ends(running_server, running_silo)
     from deploy.softroce.programs.exchange.tcp import concurrent_server, serial_server, tcp_silo
 
     if protocol == "tcp-serial":
@@ -164,7 +169,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser.add_argument("--seed", type=int, default=1, help="of training and of the stand-in")
     parser.add_argument("--flows", choices=(SILOS, SERVER), help="other TCP flows meanwhile: where they go")
     parser.add_argument("--mtu", type=int, default=1500, help="bytes of an IP packet")
+    parser.add_argument("--running", type=_running, metavar="HOST:PORT", help="broker of fate-osx or fate-pulsar")
     return Options(**vars(parser.parse_args(arguments)))
+
+
+def _running(text: str) -> RunningBroker:
+    return parse_running("--running", text)
 
 
 def main() -> None:

@@ -4,53 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import multiprocessing
-import os
-import secrets
-import sys
-import tempfile
-import threading
-import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import fate.arch.federation.backends.rabbitmq as backend
-from fate.arch.computing.backends.standalone import CSession
-from fate.arch.context import Context
 
 from deploy.softroce.programs.exchange.amqp import broker_of
-from deploy.softroce.programs.exchange.interface import (
-    Exchanged,
-    Host,
-    Models,
-    Options,
-    PlainSilo,
-    Received,
-    ResentByKernel,
-    Server,
-    Silo,
-    models_of,
-)
+from deploy.softroce.programs.exchange.fate_parties import new_session, serving, taking_part
+from deploy.softroce.programs.exchange.interface import Host, Options, Server, Silo
 from deploy.softroce.programs.meeting import Chair, Seat
 from fedrdma_fate.bench.rabbitmq import FEDERATION, MANAGEMENT, USER, Broker, running_rabbitmq
 
-MODEL = "model"
-"""The name under which all models are put: FATE makes queues for each name once."""
-WARM_UP_BYTES = 2**20 + 2**10
-"""Just more than a slice of FATE's: queues of sliced objects are others than those of small ones."""
-NEVER_SECONDS = 6000.0
-"""For a whole model: FATE does not tell of a part of it."""
-
-
-def parties_of(silos: int) -> list[tuple[str, str]]:
-    """The server is the arbiter, as in FATE's homogeneous jobs; each silo is a host."""
-    return [("arbiter", "0"), *(("host", str(number)) for number in range(1, silos + 1))]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Way:
-    """How the parties of a job reach each other.
+class ByRabbitMq:
+    """Brokers by which the parties of a job reach each other.
 
     Attributes:
         session: of FATE's federation.
@@ -66,171 +34,26 @@ class Way:
     routes: Sequence[tuple[str, int]]
     parties: Sequence[tuple[str, str]] | None = None
 
-
-@contextlib.contextmanager
-def joined(host: Host, way: Way) -> Iterator[Any]:
-    """FATE's context of a host.
-
-    Raises:
-        SystemExit: the broker does not take it.
-    """
-    everyone, broker = list(way.parties or parties_of(host.silos)), way.broker
-    routes = {
-        party_id: {"host": address, "port": port}
-        for (_, party_id), (address, port) in zip(everyone, way.routes, strict=True)
-    }
-    with tempfile.TemporaryDirectory(prefix="fedrdma-fate-rabbitmq-", ignore_cleanup_errors=True) as data:
-        computing = CSession(f"{way.session}-{host.number}", data_dir=str(Path(data)), options={"task_cores": 1})
-        try:
-            federation = backend.RabbitmqFederation.from_conf(
-                way.session,
-                computing,
-                everyone[host.number],
-                everyone,
-                routes,
-                broker.address,
-                broker.port,
-                broker.management_port,
-                USER,
-                broker.password,
-                way.mode,
-                None,
-            )
-        except OSError as error:
-            raise SystemExit(f"the broker makes no user: {type(error).__name__}") from error
-        try:
-            yield Context(computing=computing, federation=federation)
-        except BaseException:
-            # FATE waits for its workers, and they for what may never come
-            _end_workers()
-            raise
-        finally:
-            computing.destroy()
-
-
-def get(party: Any, sender: int, number: int, size: int) -> tuple[bytes, float]:
-    """A model of a round from a party, and when it was there.
-
-    Raises:
-        SystemExit: FATE failed, or something else came.
-    """
-    with _told_of(number, size):
-        got, moment = party.get(MODEL), time.monotonic()
-    if not isinstance(got, bytes):
-        raise SystemExit(f"host {sender} sent no model in round {number + 1}")
-    return got, moment
-
-
-def take(party: Any, sender: int, number: int, models: Models) -> Received:
-    """As `get`, and it is what its sender had sent.
-
-    Raises:
-        SystemExit: it is not.
-    """
-    got, moment = get(party, sender, number, models.size)
-    models.take(got, sender, number)
-    return Received(moment)
-
-
-def give(party: Any, model: bytes, number: int) -> None:
-    """A model of a round to a party, or to several.
-
-    Raises:
-        SystemExit: FATE failed.
-    """
-    with _told_of(number, len(model)):
-        party.put(MODEL, model)
-
-
-@contextlib.contextmanager
-def _told_of(number: int, size: int) -> Iterator[None]:
-    """A put or get of FATE, which may raise anything, as its workers do, and waits without a limit of its own."""
-    lacking = f"{size:,} bytes of round {number + 1} were not delivered"
-    late = threading.Timer(NEVER_SECONDS, _give_up, [f"FATE did nothing in {NEVER_SECONDS:g} s: {lacking}"])
-    late.daemon = True
-    late.start()
-    try:
-        yield
-    except Exception as error:
-        raise SystemExit(f"FATE's backend failed ({type(error).__name__}): {lacking}") from error
-    finally:
-        late.cancel()
-
-
-def _give_up(why: str) -> None:
-    # the thread that waits in FATE cannot be interrupted; the broker ends with this process
-    print(why, file=sys.stderr, flush=True)
-    _end_workers()
-    os._exit(1)
-
-
-def _end_workers() -> None:
-    """Those of the computing engine. By themselves they end only once this process is waited for, and hold its output
-    open until then: who reads that to its end before waiting waits for ever."""
-    for worker in multiprocessing.active_children():
-        worker.kill()
-        worker.join()
-
-
-def _warm_up(options: Options) -> bytes:
-    return bytes(min(options.size, WARM_UP_BYTES))
-
-
-class FateServer(ResentByKernel):
-    """The arbiter: puts one model for all hosts, and gets theirs one after the other."""
-
-    def __init__(self, context: Any, options: Options) -> None:
-        self._context, self._models = context, models_of(0, options)
-
-    def exchange(self, number: int) -> Exchanged:
-        inside = self._context.indexed_ctx(number)
-        give(inside.hosts, self._models.own(number), number)
-        sent = time.monotonic()
-        silos = enumerate(inside.hosts, start=1)
-        return Exchanged(sent, tuple(take(party, silo, number, self._models) for silo, party in silos))
-
-
-class FateSilo(PlainSilo):
-    """A host."""
-
-    def __init__(self, context: Any, host: Host, options: Options) -> None:
-        self._context, self._models = context, models_of(host.number, options)
-
-    def receive(self, number: int) -> Received:
-        return take(self._context.indexed_ctx(number).arbiter, 0, number, self._models)
-
-    def send(self, number: int) -> None:
-        give(self._context.indexed_ctx(number).arbiter, self._models.own(number), number)
-
-
-@contextlib.contextmanager
-def _serving(way: Way, host: Host, chair: Chair, options: Options) -> Iterator[Server]:
-    with joined(host, way) as context:
-        chair.hear()
-        # Queues are made by who is first at them, in a virtual host that both sides ask for; to the second the
-        # broker says that it is there while it still starts. FATE does not look at whether its queues were made,
-        # and what goes to a queue that is not there is confirmed and thrown away: the other side waits for ever.
-        # So all are made by one side, before the other asks.
-        warm = context.sub_ctx("warm")
-        give(warm.hosts, _warm_up(options), 0)
-        chair.tell("made")
-        for silo, party in enumerate(warm.hosts, start=1):
-            get(party, silo, 0, len(_warm_up(options)))
-        yield FateServer(context, options)
-    # nobody is cut off by the broker's end
-    chair.hear()
-
-
-@contextlib.contextmanager
-def _taking_part(way: Way, host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
-    with joined(host, way) as context:
-        seat.say("joined")
-        seat.hear()
-        warm = context.sub_ctx("warm")
-        get(warm.arbiter, 0, 0, len(_warm_up(options)))
-        give(warm.arbiter, _warm_up(options), 0)
-        yield FateSilo(context, host, options)
-    seat.say("away")
+    def federation(self, computing: Any, me: tuple[str, str], everyone: Sequence[tuple[str, str]]) -> Any:
+        """As `Way` has it."""
+        routes = {
+            party_id: {"host": address, "port": port}
+            for (_, party_id), (address, port) in zip(everyone, self.routes, strict=True)
+        }
+        return backend.RabbitmqFederation.from_conf(
+            self.session,
+            computing,
+            me,
+            list(everyone),
+            routes,
+            self.broker.address,
+            self.broker.port,
+            self.broker.management_port,
+            USER,
+            self.broker.password,
+            self.mode,
+            None,
+        )
 
 
 @contextlib.contextmanager
@@ -239,7 +62,7 @@ def fate_server(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
     with broker_of(host, options, (MANAGEMENT,)) as broker:
         session = new_session()
         chair.tell([session, dataclasses.asdict(broker)])
-        with _serving(way_of_all(session, broker, host), host, chair, options) as server:
+        with serving(way_of_all(session, broker, host), host, chair, options) as server:
             yield server
 
 
@@ -247,7 +70,7 @@ def fate_server(host: Host, chair: Chair, options: Options) -> Iterator[Server]:
 def fate_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]:
     """Of `fate-rabbitmq`."""
     session, broker = seat.hear()
-    with _taking_part(way_of_all(session, Broker(**broker), host), host, seat, options) as silo:
+    with taking_part(way_of_all(session, Broker(**broker), host), host, seat, options) as silo:
         yield silo
 
 
@@ -258,7 +81,7 @@ def replicating_server(host: Host, chair: Chair, options: Options) -> Iterator[S
         routes = [(broker.address, broker.port), *map(tuple, chair.hear())]
         session = new_session()
         chair.tell([session, routes])
-        with _serving(Way(session, broker, "replication", routes), host, chair, options) as server:
+        with serving(ByRabbitMq(session, broker, "replication", routes), host, chair, options) as server:
             yield server
         # nor by that of another host
         chair.tell("over")
@@ -270,16 +93,13 @@ def replicating_silo(host: Host, seat: Seat, options: Options) -> Iterator[Silo]
     with running_rabbitmq(host.address, (MANAGEMENT, FEDERATION)) as broker:
         seat.say([broker.address, broker.port])
         session, routes = seat.hear()
-        with _taking_part(Way(session, broker, "replication", routes), host, seat, options) as silo:
+        with taking_part(ByRabbitMq(session, broker, "replication", routes), host, seat, options) as silo:
             yield silo
         seat.hear()
 
 
-def new_session() -> str:
-    """Of a job: no other has it."""
-    return f"bench-{secrets.token_hex(8)}"
-
-
-def way_of_all(session: str, broker: Broker, host: Host, parties: Sequence[tuple[str, str]] | None = None) -> Way:
+def way_of_all(
+    session: str, broker: Broker, host: Host, parties: Sequence[tuple[str, str]] | None = None
+) -> ByRabbitMq:
     """All use one broker."""
-    return Way(session, broker, "client", [(broker.address, broker.port)] * len(host.addresses), parties)
+    return ByRabbitMq(session, broker, "client", [(broker.address, broker.port)] * len(host.addresses), parties)

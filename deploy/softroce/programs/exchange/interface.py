@@ -14,6 +14,7 @@ import numpy as np
 from deploy.softroce.programs.meeting import PLACE
 
 if TYPE_CHECKING:
+    from fedrdma_fate.bench.protocols.running import RunningBroker
     from fedrdma_fate.bench.rabbitmq import Broker
 
 MEETING = "TESTBED_MEETING"
@@ -71,6 +72,7 @@ class Options:
         seed: of all that is drawn by chance in training.
         models: of this host in this protocol; None: as `models_of` makes them.
         flows: other TCP flows meanwhile: `silos`, between them, or `server`, from each silo into it; None: none.
+        running: a broker that runs already, and is somebody else's; None: there is none.
     """
 
     protocol: str
@@ -86,6 +88,7 @@ class Options:
     seed: int = 1
     models: Models | None = None
     flows: str | None = None
+    running: RunningBroker | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
