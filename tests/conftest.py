@@ -11,6 +11,9 @@ import pytest
 
 from fedrdma_fate.obs.log import ROOT_LOGGER
 
+LONG = frozenset({"test_verbs_conformance.py", "test_verbs_fate_job.py", "test_x_sharing.py", "test_verbs_matrix.py"})
+"""Files whose tests take long, but are part of what --fast runs."""
+
 
 @pytest.fixture(autouse=True)
 def _each_test_finds_the_log_as_it_was() -> Iterator[None]:
@@ -30,6 +33,18 @@ def pytest_configure() -> None:
         "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
     hypothesis.settings.load_profile("untimed")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Beside others those that take long begin first: else one core waits in the end for the one that began last."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=takes_long, reverse=True)
+
+
+def takes_long(item: pytest.Item) -> bool:
+    """Whether a test is among those that take much longer than others of its kind."""
+    return item.get_closest_marker("slow") is not None or item.path.name in LONG
 
 
 @pytest.hookimpl(trylast=True)

@@ -24,7 +24,7 @@ from tests.fate.conftest import ARBITER, GUEST, HOST
 from tests.support.comparison import assert_same
 from tests.support.gateways import PartyTuple, Silos, running_gateways
 
-pytestmark = pytest.mark.fate
+pytestmark = [pytest.mark.fate, pytest.mark.xdist_group("real gateways")]
 
 EVERYBODY = [GUEST, HOST, ARBITER]
 MakeContext = Callable[..., Context]

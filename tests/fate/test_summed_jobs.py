@@ -12,7 +12,8 @@ import pytest
 from tests.support.repository import ROOT
 
 # three jobs of five processes: tens of seconds, and more on a busy host
-pytestmark = [pytest.mark.fate, pytest.mark.timeout(900)]
+# one worker runs the job, for all tests that look at it
+pytestmark = [pytest.mark.fate, pytest.mark.timeout(900), pytest.mark.xdist_group("summed jobs")]
 
 CLIENTS, ROUNDS = 4, 2
 ROWS = ("fate", "rank", "sites-3")

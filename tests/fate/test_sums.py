@@ -22,7 +22,7 @@ from fedrdma_fate.gateway.tasks.site_sums import SiteSums
 from tests.support.gateways import PartyTuple
 from tests.support.sites import InThread, Site, Sites, eventually, start_gateways
 
-pytestmark = pytest.mark.fate
+pytestmark = [pytest.mark.fate, pytest.mark.xdist_group("sums")]
 
 CLIENTS: list[PartyTuple] = [("guest", "1"), ("host", "2"), ("host", "3"), ("host", "4")]
 ARBITER: PartyTuple = ("arbiter", "9")
