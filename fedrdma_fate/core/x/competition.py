@@ -50,6 +50,10 @@ RECENT_SECONDS = 5.0
 """So long after the last sign of competitors we probe no further than our share: CUBIC takes seconds to reach its
 own."""
 
+LESS_SHARE = 0.9
+"""Who sends less than so much of what the path gave us alone does not fill a buffer by itself: it is a competitor who
+overruns it, or the path has become slower, of which less is to be had as well."""
+
 SHARED_SECONDS = 12.0
 """After the last sign of competitors the path counts as shared for so long, and is still believed to be able to give
 what it gave us alone: besides RECENT_SECONDS for seven more, in which probing may find it again."""
@@ -77,7 +81,7 @@ class Competition:
         self.capacity = capacity
         self.shared_seconds = shared_seconds
         self.share = math.inf
-        self._overrun_seconds = 0.0
+        self._overrun_seconds = self._full_seconds = 0.0
         self._at: float | None = None
         self._samples = 0
         self._queued_samples = 0
@@ -110,11 +114,19 @@ class Competition:
         """Whether a full buffer has lost something of ours lately."""
         return self._overrun_seconds > 0
 
+    @property
+    def is_full_lately(self) -> bool:
+        """Whether a buffer that was seen to be full has lost something of ours so lately that what is lost now may be
+        what others fill it with; a policer shows no queue."""
+        return self._full_seconds > 0
+
     def on_time(self, now: float) -> None:
         """Time passes while we send."""
         if self._at is not None:
-            self.shared_seconds = max(0.0, self.shared_seconds - (now - self._at))
-            self._overrun_seconds = max(0.0, self._overrun_seconds - (now - self._at))
+            passed = now - self._at
+            self.shared_seconds = max(0.0, self.shared_seconds - passed)
+            self._overrun_seconds = max(0.0, self._overrun_seconds - passed)
+            self._full_seconds = max(0.0, self._full_seconds - passed)
         self._at = now
 
     def on_queue(self, queue_seconds: float) -> None:
@@ -172,6 +184,17 @@ class Competition:
     def on_overrun(self) -> None:
         """A buffer that was full lost something of ours: who fills it keeps to no share of any link."""
         self._overrun_seconds = SHARED_SECONDS
+
+    def on_full_buffer(self, rate: float, *, overloaded: bool) -> None:
+        """A round trip showed a queue all along, and lost something of ours that was sent at this rate.
+
+        Args:
+            rate: that we had.
+            overloaded: so much that chance does not explain it.
+        """
+        self._full_seconds = RECENT_SECONDS
+        if overloaded and rate < LESS_SHARE * self.capacity:
+            self.on_newcomer()
 
     def on_room(self) -> None:
         """Others that we shared a link with have ended: what queued were they."""

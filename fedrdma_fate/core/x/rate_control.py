@@ -413,7 +413,7 @@ class RateController:
         if self.counts_packets or not self.settled or chunks < LEAST_ROUND_CHUNKS:
             return
         ended = self._rounds.with_overdue(chunks)
-        if self._latest_queue > self._least_queue:
+        if self._latest_queue > self._least_queue or self._competition.is_full_lately:
             # what came last has queued, or nobody can tell: a buffer is overrun, and others may have done it
             return
         lasting = self._raised_rate.on_overdue(
@@ -487,9 +487,12 @@ class RateController:
         if may_be_queued and share > rounds.chunk_loss:
             # any: a flow that fills buffers makes us lose something a few times a second at the most
             self._competition.on_overrun()
-        if may_be_queued and share > rounds.chunk_loss + OVERLOAD_LOSS:
+        is_overloaded = may_be_queued and share > rounds.chunk_loss + OVERLOAD_LOSS
+        if is_overloaded:
             self._opening.on_full()
-        if not may_be_queued:
+        if may_be_queued and share > rounds.chunk_loss and self._proved and math.isfinite(ended.least_queue):
+            self._competition.on_full_buffer(self._bandwidth, overloaded=is_overloaded)
+        if not may_be_queued and not self._competition.is_full_lately:
             # where packets count one by one, and a burst takes many of few chunks, these tell too little;
             # and where the probe has queued, a buffer overflows that may be others' as well
             tells_nothing = self.counts_packets or not self._latest_probe.found_room

@@ -128,3 +128,25 @@ def test_when_others_of_a_shared_link_have_ended_no_competitors_are_expected() -
     assert cruised(competition, 0.002) is QueueVerdict.COMPETITORS
     competition.on_room()
     assert competition.shared_seconds == 0
+
+
+def test_who_sends_less_than_the_path_gave_alone_and_loses_much_in_a_full_buffer_has_a_competitor() -> None:
+    competition = Competition(RATE, 0.0)
+    competition.on_full_buffer(0.95 * RATE, overloaded=True)
+    assert not competition.is_recent, "it may have filled it itself"
+    competition.on_full_buffer(0.6 * RATE, overloaded=False)
+    assert not competition.is_recent, "chance"
+    competition.on_full_buffer(0.6 * RATE, overloaded=True)
+    assert competition.is_recent
+    assert competition.fair_rate == 0.5 * RATE
+
+
+def test_that_a_buffer_was_full_is_remembered_for_a_while_of_sending() -> None:
+    competition = Competition(RATE, 0.0)
+    competition.on_time(0.0)
+    assert not competition.is_full_lately
+    competition.on_full_buffer(RATE, overloaded=False)
+    competition.on_time(RECENT_SECONDS - 0.1)
+    assert competition.is_full_lately
+    competition.on_time(RECENT_SECONDS + 0.1)
+    assert not competition.is_full_lately

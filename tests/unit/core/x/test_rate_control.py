@@ -338,6 +338,33 @@ def test_it_lasts_where_few_are_overdue_the_last_were_queued_or_packets_count(
     assert settled(control).rate == rate
 
 
+def lose_for(control: RateController, since: float, rounds: int, lost: int, queue: float) -> float:
+    """So many of ten chunks in each report, for so many round trips; when they are over."""
+    now = since
+    while now < since + rounds * RTT:
+        control.on_time(now)
+        control.on_sample(Sample(RTT + queue, RATE, 10 - lost, lost, 4), now)
+        now += 0.002
+    return now
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_is_lost_without_a_queue_soon_after_a_full_buffer_has_lost_something_is_no_policers(full: bool) -> None:
+    control, now = raised_by_a_tenth()
+    now = lose_for(control, now, 1, lost=1, queue=0.004 if full else 0.0)
+    now = lose_for(control, now, 4, lost=4, queue=0.0)
+    assert (settled(control).policed_seconds > 0) is not full
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_nor_are_chunks_that_are_overdue_then(full: bool) -> None:
+    control, now = raised_by_a_tenth()
+    now = lose_for(control, now, 1, lost=1 if full else 0, queue=0.004 if full else 0.0)
+    now = lose_for(control, now, 1, lost=0, queue=0.0)
+    control.on_overdue(30, now)
+    assert (settled(control).policed_seconds > 0) is not full
+
+
 def test_a_queue_before_any_rate_was_seen_to_arrive_says_nothing_of_the_rate() -> None:
     control = controller()
     control.on_time(0.0)

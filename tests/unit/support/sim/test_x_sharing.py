@@ -89,6 +89,15 @@ def test_a_cubic_flow_that_comes_later_into_a_small_buffer_gets_its_share(start:
     assert each.used >= 0.93
 
 
+@pytest.mark.sweep
+@pytest.mark.parametrize("start", [1, 2, 5, 11])
+def test_bbr_s_third_version_that_comes_later_into_a_small_buffer_and_we_have_our_shares(start: int) -> None:
+    each = Shared(RATE_BPS, 0.5e6, drops_whole_packets=True).shares("ours", "bbr3", start)
+    assert min(each.first, each.later) >= 0.8 * FAIR_SHARE
+    # BBR keeps to a bound of its own for two or three seconds after it has lost something, and takes no more
+    assert each.used >= 0.85
+
+
 @pytest.mark.parametrize("buffer_bytes", [0.5e6, pytest.param(4e6, marks=pytest.mark.sweep)])
 def test_none_of_three_jobs_starves(buffer_bytes: float) -> None:
     each = shares(3, 32 * MIB, buffer_bytes, 0.5)
