@@ -34,6 +34,7 @@ GROWING = {"dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counte
 
 BOUNDS: dict[str, dict[str, str]] = {
     "by the configuration": {
+        "gateway/peers/dialling.py:Dialler": "_known",
         "gateway/routing.py:Routes": "_sites",
         "gateway/flow/calls.py:FlowCalls": "counts peers",
         "gateway/osx/broker_front.py:BrokerScheduling": "_reading _repeats",
