@@ -96,6 +96,8 @@ That is half of the time that the import of a gateway or of torch takes."""
 _ALONE = re.compile(r"^(@|pytestmark\b.*)pytest\.mark\.alone\b", re.MULTILINE)
 """Where a file marks tests so: not where it writes down what one looks like."""
 SOURCES = ("fedrdma_fate", "deploy", "examples", "scripts", "tests")
+COMPILED_BY_PYTEST = r"/test_[^/]*\.py$"
+"""Which has bytecode of its own for them, with what its asserts say."""
 
 
 def run_limited(command: Sequence[str], limit: float, environment: dict[str, str]) -> int | None:
@@ -318,8 +320,9 @@ def workers_for(kind: str, cores: int) -> int:
 
 def compile_sources(environment: Mapping[str, str]) -> None:
     """Compile the tree once: guests of the testbed see the machine's files, and what they write is lost with them."""
-    # a file that does not compile is for the steps to tell
-    subprocess.run([str(PYTHON), "-m", "compileall", "-qq", *SOURCES], env=environment, check=False)
+    # by all cores; a file that does not compile is for the steps to tell
+    command = [str(PYTHON), "-m", "compileall", "-qq", "-j", "0", "-x", COMPILED_BY_PYTEST, *SOURCES]
+    subprocess.run(command, env=environment, check=False)
 
 
 def _some_run_alone(path: Path) -> bool:

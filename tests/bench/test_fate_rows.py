@@ -43,7 +43,7 @@ OURS = [
     "fedrdma/tcp",
     "grpc/grpc",
 ]
-SOME = ["fedrdma-e/shm", "fedrdma-e/tcp-sealed", "fedrdma-x/tcp", "fedrdma/tcp", "grpc/grpc"]
+SOME = ["fedrdma-e/shm", "fedrdma-x/tcp-sealed", "fedrdma/tcp", "grpc/grpc"]
 """Each mode, transport and kind of sealing once; all of them take minutes."""
 IN_PLACE = ("fedrdma-e/shm", "fedrdma-e/tcp", "fedrdma-x/shm", "fedrdma-x/tcp")
 STAGED = ("fedrdma/shm", "fedrdma/tcp")

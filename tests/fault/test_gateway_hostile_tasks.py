@@ -40,7 +40,9 @@ from tests.support.sites import InThread, Sites, eventually, party, start_gatewa
 GUEST, ARBITER, HOST = party("guest:1"), party("arbiter:1"), party("host:2")
 LAYOUT = {"a": ["guest:1", "arbiter:1"], "b": ["host:2"]}
 SESSIONS = ("hostile-1", "hostile-2")
-SECONDS = 8.0
+SECONDS = 4.0
+FEWEST_ROUNDS = 4
+"""Of honest messages meanwhile, on a busy machine as well."""
 MOST_CONNECTIONS = 30
 LOOKS = 30
 """In a row, some tens of milliseconds apart: what gateways have and do at one of them, they have and do now and then.
@@ -233,7 +235,7 @@ def test_whatever_tasks_ask_for_another_session_goes_on_and_nothing_is_left_of_t
         honest = Honest(sites)
         honest.start()
         end = time.monotonic() + SECONDS
-        while time.monotonic() < end and honest.failed is None:
+        while (time.monotonic() < end or honest.rounds < FEWEST_ROUNDS) and honest.failed is None:
             for _ in range(50):
                 hostile.step()
             time.sleep(0.002)
@@ -241,7 +243,7 @@ def test_whatever_tasks_ask_for_another_session_goes_on_and_nothing_is_left_of_t
         honest.stop.set()
         honest.join(2 * LONGEST_ROUND_SECONDS)
         assert honest.failed is None
-        assert honest.rounds > 3
+        assert honest.rounds >= FEWEST_ROUNDS
         assert honest.longest < LONGEST_ROUND_SECONDS
         for session in SESSIONS:
             for of, name in ((GUEST, "a"), (ARBITER, "a"), (HOST, "b")):

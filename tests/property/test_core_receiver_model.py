@@ -245,7 +245,7 @@ class Walk:
         assert self.receiver.resends <= self.receiver.settings.max_resends + 1
 
 
-@settings(max_examples=2000)
+@settings(max_examples=1000)
 @given(seed=st.integers(0, 2**64))
 def test_no_order_of_events_makes_a_receiver_break_its_word(seed: int) -> None:
     walk = Walk(random.Random(seed))

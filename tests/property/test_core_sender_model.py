@@ -158,7 +158,7 @@ class Walk:
         assert 0 <= self.sender.arrived_bytes <= self.plan.total_bytes
 
 
-@settings(max_examples=1500)
+@settings(max_examples=800)
 @given(seed=st.integers(0, 2**64))
 def test_no_order_of_events_makes_a_sender_break_its_word(seed: int) -> None:
     walk = Walk(random.Random(seed))

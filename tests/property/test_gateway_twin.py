@@ -158,7 +158,7 @@ async def _history(directory: Path, seed: int, notify: str, weights: dict[str, f
     [TROUBLE, RESTARTS, SEVERAL, {**SEVERAL, "restart": 0.5}],
     ids=["trouble", "restarts", "several", "several-restarts"],
 )
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32), notify=st.sampled_from(("event", "poll")), lossy=st.booleans())
 # the other side dials while a link has yet to report attempts of its peer, which had the numbers that ours get now
 @example(seed=67108865, notify="poll", lossy=True)

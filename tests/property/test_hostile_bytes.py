@@ -12,7 +12,7 @@ from tests.fuzz.registry import TARGETS
 from tests.fuzz.runner import CORPUS, MOST_GROWTH, fuzz, kept, read_one
 from tests.fuzz.target import Finding, Target
 
-INPUTS = {"frames": 15_000, "datagrams": 10_000, "sealed-datagrams": 10_000, "headers": 10_000, "task-socket": 10_000}
+INPUTS = {"frames": 8_000, "datagrams": 5_000, "sealed-datagrams": 5_000, "headers": 5_000, "task-socket": 5_000}
 """Where an input takes some ten microseconds; a second or two for each target."""
 
 FEW_INPUTS = {

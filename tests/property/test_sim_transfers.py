@@ -57,7 +57,7 @@ def assert_whole_or_known_to_fail(outcome: Outcome, payload: bytes) -> None:
     assert bool(outcome.delivered) == isinstance(outcome.received[0], Finished)
 
 
-@settings(max_examples=400)
+@settings(max_examples=250)
 @given(plan=plans(), mode=MODES, hosts=hosts(), link=links(), data=st.data(), seed=st.integers(0, 2**32))
 def test_any_transfer_under_any_faults_is_delivered_whole_once_or_fails_at_both_ends(
     plan: ChunkPlan, mode: Mode, hosts: Hosts, link: LinkProfile, data: st.DataObject, seed: int
@@ -85,7 +85,7 @@ def test_any_transfer_under_any_faults_is_delivered_whole_once_or_fails_at_both_
     assert_whole_or_known_to_fail(simulate(scenario, limit=600.0), payload)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(plan=plans(), mode=MODES, hosts=hosts(), data=st.data(), seed=st.integers(0, 2**32))
 def test_breaks_and_loss_alone_never_fail_a_transfer(
     plan: ChunkPlan, mode: Mode, hosts: Hosts, data: st.DataObject, seed: int

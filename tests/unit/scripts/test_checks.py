@@ -156,6 +156,8 @@ def test_the_tree_is_compiled_before_guests_see_it(tree: Path) -> None:
         (tree / name).mkdir(exist_ok=True)
     (tree / "deploy" / "program.py").write_text("print()\n")
     (tree / "deploy" / "broken.py").write_text("(\n")
+    # pytest has bytecode of its own for these
+    (tree / "deploy" / "test_program.py").write_text("print()\n")
     compile_sources(Runner(fast=False, pytest_arguments=()).environment)
     assert [path.name.partition(".")[0] for path in tree.glob("deploy/__pycache__/*.pyc")] == ["program"]
 

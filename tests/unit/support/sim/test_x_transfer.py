@@ -99,7 +99,8 @@ def test_a_first_transfer_at_100_gigabits_a_second_loses_one_round_trip_and_no_m
 
 def test_a_later_transfer_begins_at_the_known_rate() -> None:
     profile = BottleneckProfile(10e9, buffer_bytes=4e6, nic_bps=100e9)
-    assert share(profile, 1024 * MIB, later=True) >= 0.93
+    # a round trip is 4 % of so short a transfer
+    assert share(profile, 512 * MIB, later=True) >= 0.92
 
 
 def test_a_later_transfer_of_256_mib_pays_only_for_what_was_lost() -> None:
