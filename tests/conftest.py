@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -27,8 +27,6 @@ def _each_test_finds_the_log_as_it_was() -> Iterator[None]:
 
 def pytest_configure() -> None:
     """No example fails for what it took: on a busy machine that says nothing of it."""
-    # thousands of tests are collected, and stay: to look through them again and again is a third of what it takes
-    gc.disable()
     hypothesis.settings.register_profile(
         "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
     )
@@ -47,12 +45,18 @@ def takes_long(item: pytest.Item) -> bool:
     return item.get_closest_marker("slow") is not None or item.path.name in LONG
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """What was collected is garbage no more, and each look for garbage that a test makes leaves it out."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are collected, and stay: to look through them for garbage is a third of what it takes."""
+    gc.disable()
+    try:
+        result = yield
+    finally:
+        gc.collect()
+        # each look that a test makes leaves them out
+        gc.freeze()
+        gc.enable()
+    return result
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

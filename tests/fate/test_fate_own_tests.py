@@ -14,7 +14,8 @@ MOST_SECONDS = 200.0
 """They take 18 and 21 on two cores with as much other load."""
 
 
-@pytest.mark.parametrize("name", ["test_homo_nn_binary", "test_sshe_nn_layer"])
+# FATE's homo-NN is what test_fate_flow.py runs, and test_stopped_job.py
+@pytest.mark.parametrize("name", [pytest.param("test_homo_nn_binary", marks=pytest.mark.sweep), "test_sshe_nn_layer"])
 def test_a_script_of_fate_s_own_ends_well_over_gateways(tmp_path: Path, hooks_in_children: None, name: str) -> None:
     del hooks_in_children
     [script] = chosen([name])

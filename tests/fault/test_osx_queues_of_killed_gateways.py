@@ -133,7 +133,7 @@ def test_a_message_whose_gateway_is_killed_while_it_is_handed_over_goes_to_the_p
 
 
 def test_while_gateways_are_killed_again_and_again_nothing_that_was_pushed_is_lost(sites: Sites, session: str) -> None:
-    count, doubts = 300, set[str]()
+    count, doubts = 160, set[str]()
     pushed, came = threading.Event(), dict[str, bytes]()
 
     def push() -> None:
