@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,10 @@ from fedrdma_fate.bench.wan.testbed import TestbedRun
 
 _LOOK_AGAIN_SECONDS = 0.05
 """Between two looks at whether a host has ended."""
+_WHO_LEFT_SECONDS = 5.0
+"""In which a host that others have seen leaving has said why, and ends: it closes its line before all else."""
+_HAS_LEFT = re.compile(r"host ([0-9]+) has left$")
+"""What a host says last that found another gone."""
 _END_SECONDS = 10.0
 """In which what was killed is gone: nobody may wait for what a host has left behind."""
 
@@ -96,9 +101,24 @@ class Loopback:
             time.sleep(_LOOK_AGAIN_SECONDS)
         for number, host in enumerate(hosts):
             if host.returncode:
-                lines = (home / f"errors-{number}").read_text(errors="replace").splitlines()
-                said = [line.strip() for line in lines if line.strip()]
-                raise RowError(f"host {number}: {said[-1] if said else f'it ended with status {host.returncode}'}")
+                why = f"host {number}: {self._said(home, number, host)}"
+                if (left := _HAS_LEFT.search(why)) is not None and (gone := int(left.group(1))) < len(hosts):
+                    # its own words say more, where it still has the time for them
+                    its = self._said_in_the_end(home, gone, hosts[gone])
+                    why = why if its is None else f"host {gone}: {its}"
+                raise RowError(why)
+
+    def _said(self, home: Path, number: int, host: subprocess.Popen[bytes]) -> str:
+        lines = (home / f"errors-{number}").read_text(errors="replace").splitlines()
+        said = [line.strip() for line in lines if line.strip()]
+        return said[-1] if said else f"it ended with status {host.returncode}"
+
+    def _said_in_the_end(self, home: Path, number: int, host: subprocess.Popen[bytes]) -> str | None:
+        """Of a host that has left; None: it does not end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            host.wait(_WHO_LEFT_SECONDS)
+            return self._said(home, number, host)
+        return None
 
 
 _FILES = ("said", "errors")

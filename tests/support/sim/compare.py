@@ -125,17 +125,17 @@ def single_cases() -> Iterator[Case]:
         yield _path(f"10G {milliseconds} ms, 0.5 MB", 10e9, 256, rtt=milliseconds / 1e3, buffer_bytes=0.5e6)
     for megabits in (5, 20, 60):
         for milliseconds in (2, 20):
-            for percent in (0, 5, 20):
+            for percent in (0, 5, 10, 20):
                 name = f"{megabits}M {milliseconds} ms, {percent} % lost"
                 yield _path(
                     name, megabits * 1e6, 2.34e6 / MIB, rtt=milliseconds / 1e3, loss=percent / 100, mtu_bytes=1442
                 )
 
 
-def transfers(case: Case, make: MakeController, count: int = 3) -> list[tuple[float, float]]:
+def transfers(case: Case, make: MakeController, count: int = 3, seed: int = 1) -> list[tuple[float, float]]:
     """(seconds over the best possible, share sent again) of transfers after each other, nothing known but the probe."""
     clock = VirtualClock()
-    link = Bottleneck(clock, case.profile(), random.Random(1))
+    link = Bottleneck(clock, case.profile(), random.Random(seed))
     plan = ChunkPlan(case.total, FIRST_CHUNK_BYTES)
     flow = XFlow(clock, link, plan, recut=True, probed=True, repairs=True, make_controller=make)
     clock.run(1.0)
@@ -253,8 +253,15 @@ class Shared:
         return CoreFlow(clock, link, endless, CONTROLLERS[name], chunk_bytes=self.chunk_bytes)
 
 
-def print_single(names: Sequence[str], pattern: str) -> None:
-    """The table of flows that have a path for themselves."""
+def medians(case: Case, make: MakeController, seeds: int) -> list[tuple[float, float]]:
+    """Of `transfers` by seeds from 1 on, each by its place; up to the first that one of them did not do."""
+    runs = [transfers(case, make, seed=seed) for seed in range(1, seeds + 1)]
+    columns = [tuple(zip(*each, strict=True)) for each in zip(*runs, strict=False)]
+    return [(statistics.median(seconds), statistics.median(resent)) for seconds, resent in columns]
+
+
+def print_single(names: Sequence[str], pattern: str, seeds: int = 1) -> None:
+    """The table of flows that have a path for themselves; CUBIC by one seed."""
     head = ["path", *(f"{name}: first, later (sent again)" for name in names), "CUBIC"]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     for case in single_cases():
@@ -262,7 +269,7 @@ def print_single(names: Sequence[str], pattern: str) -> None:
             continue
         cells = []
         for name in names:
-            first, *later = transfers(case, CONTROLLERS[name])
+            first, *later = medians(case, CONTROLLERS[name], seeds)
             if not later:
                 cells.append("not done" if first[0] == float("inf") else f"{first[0]:.2f}, not done")
                 continue
@@ -333,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jitter", type=float, default=0.001, help="of `incast`, seconds within which all begin")
     parser.add_argument("--rounds", type=int, default=3, help="of `incast` and `outcast`")
-    parser.add_argument("--seeds", type=int, default=1, help="of `incast`: the median of so many runs")
+    parser.add_argument("--seeds", type=int, default=1, help="of `single` and `incast`: the median of so many runs")
     parser.add_argument("--share", default="even,off", help="of `incast`")
     parser.add_argument("--configured", type=float, help="of `incast`: `receive.rate`, as a multiple of the link's")
     parser.add_argument("--repairs", action="store_true", help="of `incast`: there may be repair chunks")
@@ -349,7 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", action="store_true", help="of `sharing`: transfers with pauses in between")
     chosen = parser.parse_args(arguments)
     if chosen.table == "single":
-        print_single(chosen.controllers.split(","), chosen.only)
+        print_single(chosen.controllers.split(","), chosen.only, chosen.seeds)
     elif chosen.table == "incast":
         case = IncastCase(
             chosen.silos,

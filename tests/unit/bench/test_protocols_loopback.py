@@ -17,6 +17,7 @@ from deploy.softroce.programs.exchange.interface import MadeModels
 from deploy.softroce.programs.exchange.usage import Usage as HostUsage
 from deploy.softroce.programs.exchange.usage import summary, usage
 from fedrdma_fate.bench.baselines.interface import RowError
+from fedrdma_fate.bench.protocols import loopback
 from fedrdma_fate.bench.protocols.loopback import Loopback
 from fedrdma_fate.bench.protocols.models import Model
 from fedrdma_fate.bench.protocols.results import Usage, read_measurement, to_document, to_table
@@ -106,6 +107,29 @@ def test_when_a_host_fails_or_the_limit_is_over_nothing_of_any_is_left(tmp_path:
     started = [int(pid) for one in pids.iterdir() for pid in one.read_text().split()]
     left = [pid for pid in started if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
     assert left == []
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_who_found_another_gone_leaves_it_the_word_where_that_one_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    monkeypatch.setattr(loopback, "_WHO_LEFT_SECONDS", LIMIT_SECONDS if ends else 0.1)
+    pid = tmp_path / "pid"
+    # the other ends when the first is no process any more: somebody has looked at it
+    program = (
+        "import os, pathlib, sys, time\n"
+        f"pid, ends = pathlib.Path({str(pid)!r}), {ends}\n"
+        "if os.environ['TESTBED_HOST'] == '1':\n"
+        "    pid.with_suffix('.part').write_text(str(os.getpid()))\n"
+        "    pid.with_suffix('.part').rename(pid)\n"
+        "    sys.exit('host 0 has left')\n"
+        "while not ends or not pid.exists() or pathlib.Path('/proc', pid.read_text()).exists():\n"
+        "    time.sleep(0.01)\n"
+        "sys.exit('the broker does not start')\n"
+    )
+    said = "host 0: the broker does not start" if ends else "host 1: host 0 has left"
+    with pytest.raises(RowError, match=said):
+        hosts(tmp_path, program).run_all(["hosts_program"], 0)
 
 
 # --- what they used ---

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 
 import pytest
 
 from tests.support.sim.bad_paths import Policer
 from tests.support.sim.bottleneck import BottleneckProfile
-from tests.support.sim.compare import CONTROLLERS, FAIR_SHARE, Case, Shared, cubic_seconds, main, transfers
+from tests.support.sim.compare import (
+    CONTROLLERS,
+    FAIR_SHARE,
+    Case,
+    Shared,
+    cubic_seconds,
+    main,
+    medians,
+    transfers,
+)
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
@@ -22,6 +32,16 @@ def test_what_a_path_cannot_carry_is_seen_in_the_figures() -> None:
     (seconds, _resent), *_ = transfers(case, CONTROLLERS["ours"], 1)
     assert seconds > 3
     assert cubic_seconds(case) > 3
+
+
+def test_of_several_seeds_each_transfer_has_its_median() -> None:
+    case = Case("", 300_000, lambda: BottleneckProfile(100e6, nic_bps=1e9, loss=0.05), 100e6, 0.05)
+    make = CONTROLLERS["ours"]
+    runs = [transfers(case, make, seed=seed) for seed in (1, 2, 3)]
+    assert runs[0] != runs[1] != runs[2]
+    found = medians(case, make, 3)
+    assert found[1] == tuple(statistics.median(run[1][part] for run in runs) for part in (0, 1))
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize("jobs", [False, True])
