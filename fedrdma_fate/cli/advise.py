@@ -100,7 +100,7 @@ def advise(
             )
         known.setdefault("loss", Known(0.0, "assumed: no transfer has found any"))
         if known["loss"].value > HIGHEST_LOSS:
-            problem = f"--loss: beyond {HIGHEST_LOSS:.0%} nothing was measured, and no formula says anything."
+            problem = f"--loss: beyond {HIGHEST_LOSS:.0%} no formula says anything."
             raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, problem)
         path = Path(known["rate"].value, known["rtt"].value, known["loss"].value, mtu, server, server)
         estimates = estimate_ways(path, silos, payload.size)

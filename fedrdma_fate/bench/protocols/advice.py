@@ -25,9 +25,9 @@ TIMEOUTS_SHARE = 0.47
 """Of the timeouts that the formula of Padhye and others (1998) expects: selective acknowledgements and tail probes save
 the others. Fitted to one silo at 20 Mbit/s, 20 ms and 5 % (19.2 s) and 10 % (41.5 s); at 2 ms too much."""
 HIGHEST_LOSS = 0.5
-"""Beyond which nothing was measured, and no formula says anything."""
+"""Beyond which no formula says anything; measured up to 20 %."""
 BBR_LOSS = 0.15
-"""From which on BBR, too, takes losses for a smaller link; measured up to 10 %."""
+"""From which on BBR, too, takes losses for a smaller link: at 20 % it was seen to, at 10 % not."""
 BITS = 8
 """Of a byte."""
 
@@ -104,6 +104,7 @@ def estimate_ways(path: Path, silos: int, model_bytes: int) -> list[Estimate]:
         f"{'losses hold' if slow else 'losses do not hold'} a flow of TCP with CUBIC back" if path.loss else "no loss"
     )
     by_cubic = f"formula: {'Padhye and others (1998), fitted' if path.loss else 'bytes with headers over the rate'}"
+    by_bbr = "bytes with headers over the rate" if path.loss < BBR_LOSS else "that of CUBIC, for want of its own"
     found = [
         Estimate("fedrdma-x over tcp", "mode: fedrdma-x, transport: tcp", cubic, held, f"{by_cubic}; {MODEL}"),
         Estimate(
@@ -118,7 +119,7 @@ def estimate_ways(path: Path, silos: int, model_bytes: int) -> list[Estimate]:
             "as fedrdma-x over tcp; net.ipv4.tcp_congestion_control=bbr at all hosts",
             bbr,
             "BBR goes by what arrives" if path.loss < BBR_LOSS else "BBR, too, slows down at such a loss",
-            f"formula: bytes with headers over the rate; {MODEL}",
+            f"formula: {by_bbr}; {MODEL}",
         ),
         Estimate(
             "fedrdma-x over udp",

@@ -81,6 +81,13 @@ def test_the_fastest_is_first_and_each_says_why_and_where_its_number_comes_from(
         assert {one.name for one in found} == {TCP, UDP, BBR, BROKERS, FATE}
 
 
+@pytest.mark.parametrize(("loss", "formula"), [(0.1, "bytes with headers"), (BBR_LOSS, "that of CUBIC")])
+def test_where_bbr_slows_down_its_number_is_said_to_be_cubic_s(loss: float, formula: str) -> None:
+    found = {one.name: one for one in estimate_ways(path(20, 20, loss), 1, VGG5_BYTES)}
+    assert formula in found[BBR].source
+    assert (found[BBR].seconds == found[TCP].seconds) == (loss >= BBR_LOSS)
+
+
 def test_more_silos_loss_or_bytes_and_less_rate_take_no_less_time() -> None:
     usual = estimated(20, 20, 0.02, 4)
     for other in (

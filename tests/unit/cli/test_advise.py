@@ -109,7 +109,7 @@ def test_what_transfers_have_found_of_a_peer_s_paths_counts_and_nothing_of_anoth
         (["--rate", "0mbit", "--rtt", "1ms"], "--rate"),
         (["--rate", "20mbit", "--rtt", "soon"], "--rtt"),
         (["--rate", "20mbit", "--rtt", "1ms", "--loss", "100%"], "--loss"),
-        (["--rate", "20mbit", "--rtt", "1ms", "--loss", "60%"], "beyond 50% nothing was measured"),
+        (["--rate", "20mbit", "--rtt", "1ms", "--loss", "60%"], "beyond 50% no formula says anything"),
         (["--rate", "20mbit", "--rtt", "1ms", "--model", "vgg6"], "--model"),
         (["--rate", "20mbit", "--rtt", "1ms", "--server-rate", "x"], "--server-rate"),
     ],
