@@ -9,6 +9,7 @@ import select
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ STATIC: dict[str, list[str]] = {
     "types": ["mypy", "fedrdma_fate", "examples", "scripts", "deploy"],
     "imports": ["lint-imports", "--no-cache"],
 }
+TYPES = "types"
+"""The check that takes half a minute of one core: it runs beside what makes the environment of Python 3.10."""
 KINDS = ("unit", "property", "conformance", "matrix", "fault", "fate", "nic", "bench")
 AUDIT = "audit"
 """The step that looks the locked packages up for known weaknesses."""
@@ -153,6 +156,38 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+class Begun:
+    """A check that runs beside other steps, and is asked for later."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 read when the check is asked for
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def wait(self, limit: float) -> int | None:
+        """Print what it has printed; its exit code, or None when it was stopped after so many seconds more."""
+        try:
+            code: int | None = self._process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        self.end()
+        with self._output:
+            self._output.seek(0)
+            sys.stdout.buffer.write(self._output.read())
+        sys.stdout.buffer.flush()
+        return code
+
+    def end(self) -> None:
+        """It is not waited for any more."""
+        _end_group(self._process)
+
+
 class Runner:
     """Runs the chosen steps and keeps what came of each."""
 
@@ -182,6 +217,7 @@ class Runner:
         self.outcomes: list[Outcome] = []
         self._failures: list[Failure] = []
         self._ran_on_python310: set[str] = set()
+        self._begun: dict[str, Begun] = {}
         self.python = python or PYTHON
         self.report_prefix = report_prefix
         self.environment = {name: value for name, value in os.environ.items() if name != NO_BYTECODE}
@@ -205,9 +241,20 @@ class Runner:
             counts, note = self._command(name)
         self.outcomes.append(Outcome(name, counts, time.monotonic() - started, note, tuple(self._failures)))
 
+    def begin(self, name: str) -> None:
+        """Have a static check run beside the steps before it."""
+        self._begun[name] = Begun(STATIC[name], self.environment)
+
+    def end(self) -> None:
+        """What was begun, and never asked for, goes on no longer."""
+        while self._begun:
+            self._begun.popitem()[1].end()
+
     def _command(self, name: str) -> tuple[Counts, str]:
         command = STATIC.get(name, ["scripts/demo", "--preset", "tiny"])
-        code = run_limited(command, self._limit(name), self.environment)
+        begun = self._begun.pop(name, None)
+        limit = self._limit(name)
+        code = run_limited(command, limit, self.environment) if begun is None else begun.wait(limit)
         note = "" if code == 0 else self._problem(name, code)
         return Counts(passed=int(code == 0), failed=int(code != 0)), note
 
@@ -333,7 +380,7 @@ def _some_run_alone(path: Path) -> bool:
 
 def chosen_steps(only: Sequence[str], *, fast: bool, with_demo: bool) -> list[str]:
     """The steps to run, in order."""
-    every = [*STATIC, AUDIT, PYTHON310, *KINDS, "demo"]
+    every = [*(name for name in STATIC if name != TYPES), AUDIT, PYTHON310, TYPES, *KINDS, "demo"]
     if only:
         return [name for name in every if name in only]
     left_out = {"fate", PYTHON310} if fast else set()
@@ -391,10 +438,15 @@ def main(arguments: Sequence[str]) -> int:
     interrupted = False
     try:
         compile_sources(runner.environment)
-        for name in chosen_steps(options.only, fast=options.fast, with_demo=options.with_demo):
+        steps = chosen_steps(options.only, fast=options.fast, with_demo=options.with_demo)
+        for name in steps:
+            if name == PYTHON310 and TYPES in steps:
+                runner.begin(TYPES)
             runner.run(name)
     except KeyboardInterrupt:
         interrupted = True
+    finally:
+        runner.end()
     if told := failed_tests(runner.outcomes):
         say(told)
     say(summary(runner.outcomes) + ("\ninterrupted: the steps after these did not run" if interrupted else ""))

@@ -19,6 +19,7 @@ from scripts.lib.checks import (
     SOURCES,
     STATIC,
     TOOLS_OF_DEVELOPERS,
+    TYPES,
     Runner,
     chosen_steps,
     compile_sources,
@@ -163,6 +164,36 @@ def test_the_tree_is_compiled_before_guests_see_it(tree: Path) -> None:
 
 
 @pytest.mark.usefixtures("tree")
+def test_a_check_that_was_begun_before_runs_once_and_is_told_when_its_turn_comes(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    ran = tmp_path / "ran"
+    command = f"echo found it; echo x >> {shlex.quote(str(ran))}; exit 3"
+    monkeypatch.setattr(checks, "STATIC", {"lint": ["sh", "-c", command]})
+    runner = Runner(fast=False, pytest_arguments=())
+    runner.begin("lint")
+    runner.run("lint")
+    assert ran.read_text() == "x\n"
+    assert (runner.outcomes[0].counts, runner.outcomes[0].note) == (Counts(failed=1), "exit code 3")
+    assert b"found it" in capfdbinary.readouterr().out
+
+
+def test_a_check_that_was_begun_and_hangs_is_stopped_and_one_that_nobody_asks_for_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checks, "STATIC", {"lint": ["sleep", "600"], "format": ["sleep", "600"]})
+    monkeypatch.setattr(checks, "DEFAULT_LIMIT_SECONDS", 0.2)
+    runner = Runner(fast=False, pytest_arguments=())
+    for name in ("lint", "format"):
+        runner.begin(name)
+    runner.run("lint")
+    assert runner.outcomes[0].note.startswith("stopped after")
+    process = runner._begun["format"]._process
+    runner.end()
+    assert process.wait(10) == -15
+
+
+@pytest.mark.usefixtures("tree")
 def test_a_static_check_counts_as_one() -> None:
     good, bad = _run("format", "lint")
     assert good.counts == Counts(passed=1)
@@ -286,7 +317,11 @@ def test_a_missing_report_counts_nothing(tmp_path: Path) -> None:
 
 
 def test_by_default_everything_but_the_demo_runs() -> None:
-    assert chosen_steps([], fast=False, with_demo=False) == [*STATIC, AUDIT, PYTHON310, *KINDS]
+    steps = chosen_steps([], fast=False, with_demo=False)
+    assert sorted(steps) == sorted([*STATIC, AUDIT, PYTHON310, *KINDS])
+    # which runs beside the environment of Python 3.10
+    assert steps[steps.index(PYTHON310) + 1] == TYPES
+    assert steps[-len(KINDS) :] == list(KINDS)
     assert chosen_steps([], fast=False, with_demo=True)[-1] == "demo"
 
 
