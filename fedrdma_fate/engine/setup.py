@@ -261,7 +261,8 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
         repeats_all = not service.reliable and not service.repairs_packets
         loses_many = repeats_all and math.isfinite(memory.bound) and loses_many_chunks(loss, service.mtu_bytes)
         if loses_many or (outgoing.loss_share and not service.reliable):
-            chunk_bytes = max(tolerant_chunk_bytes(chunk_bytes, rate), filling)
+            # by the way's own rate: where many share a fast link, the receiver has the chunks of them all
+            chunk_bytes = max(tolerant_chunk_bytes(chunk_bytes, known.rate), filling)
         if service.repairs_packets and 0 < known.min_rtt < SHORT_ROUND_TRIP_SECONDS:
             chunk_bytes = short_path_chunk_bytes(chunk_bytes, rate, known.window_bytes)
     if service.repairs_packets and chunk_bytes > service.mtu_bytes:

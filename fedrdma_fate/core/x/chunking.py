@@ -16,7 +16,9 @@ SMALLEST_TOLERANT_CHUNK_BYTES = 8 * 1024
 in chunks, and of half as long ones half as much is lost for the same packets."""
 
 MOST_TOLERANT_CHUNKS_PER_SECOND = 20_000
-"""But no more of them than this, a quarter of what chunks of 16 KiB are at 10 Gbit/s. Ours; 1.3 Gbit/s."""
+"""But no more of them than this on the way, a quarter of what chunks of 16 KiB are at 10 Gbit/s. Ours; 1.3 Gbit/s. It
+is what the way carries that counts, and not a share of it, for its receiver has the chunks of all that share it: at 10
+Gbit/s those of 8 KiB would keep three quarters of a core busy, by what one costs (`fedrdma bench cpu`)."""
 
 MOST_LOST_CHUNKS = 0.05
 """Of chunks of 16 KiB, lost with a packet, where the receiver says what may be sent: beyond it is more than of
