@@ -12,6 +12,7 @@ from fedrdma_fate.core.shares.joint_probe import (
     Arrived,
     believed_rate,
     datagrams_each,
+    held_bytes,
     wanted_delays,
     wanted_rate,
 )
@@ -118,10 +119,10 @@ class ReceiveSharing(LinkSharing):
         if not more and has_room and self._shares.wants_more(rate):
             self._want_trains(True, rate)
             return
-        self._believe(believed_rate(rate, told, trains, len(links)))
+        self._believe(believed_rate(rate, told, trains, len(links)), held_bytes(trains))
 
-    def _believe(self, rate: float) -> None:
-        """The link carries so many bytes a second; 0: nothing was told."""
+    def _believe(self, rate: float, held: int = 0) -> None:
+        """The link carries so many bytes a second, and so many were held in a buffer; 0: nothing was told."""
         if rate:
-            self._shares.on_wanted_train(rate, self._now)
+            self._shares.on_wanted_train(rate, self._now, held)
             self._tell()

@@ -142,6 +142,11 @@ def believed_rate(rate: float, told: float, trains: Sequence[Arrived], count: in
     return rate if is_whole else max(rate, told)
 
 
+def held_bytes(trains: Sequence[Arrived]) -> int:
+    """What a buffer has held of trains that came at one moment, whatever else of them it may have lost."""
+    return sum(train.came for train in trains) * DATAGRAM_BYTES
+
+
 def least_answered(peers: int) -> int:
     """Of trains to so many peers have to tell of the link, so that few who lie, or one, do not."""
     return max(2, (peers + 1) // 2)

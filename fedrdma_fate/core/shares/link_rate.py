@@ -17,6 +17,9 @@ import dataclasses
 import math
 from typing import Literal
 
+from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
+from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
+
 PACED_SHARE = 0.98
 """Of the link is shared out: with the whole of it, a queue would never drain. A single flow keeps to 0.99."""
 
@@ -61,6 +64,12 @@ LONG_WINDOWS = 16
 """Where the ways are known, and trains have gone to all at once, what these have told is not doubted before so many in
 which the same peers are sent to. Of a link that is known well a trial can only cost: where chunks are lost at random,
 it may seem to succeed. Who sends for longer has more to gain than that."""
+
+HELD_BYTES = TRAIN_DATAGRAMS * DATAGRAM_BYTES
+"""What a buffer is taken to hold as long as trains have not shown that it holds more: one of them."""
+
+TRIAL_WINDOWS = 2
+"""So long what is let through for a trial comes: until all know that it is over."""
 
 MOST_HOLD_WINDOWS = 64
 """After each trial that finds nothing it is twice as long, up to this: at 10 Gbit/s one overruns a buffer of 0.5 MB."""
@@ -128,6 +137,7 @@ class Window:
         lost_share: of what all senders have sent, what did not come at its turn.
         common_loss: the median of the senders' own such shares, the lower of two in the middle.
         free_missing_share: what did not arrive of what was let through to those that no foreign flow holds up.
+        seconds: how long it was.
     """
 
     allowed: float
@@ -136,6 +146,7 @@ class Window:
     lost_share: float
     common_loss: float = 1.0
     free_missing_share: float = 1.0
+    seconds: float = 0.0
 
     @property
     def missing_share(self) -> float:
@@ -169,6 +180,7 @@ class Window:
             mean(self.lost_share, window.lost_share),
             mean(self.common_loss, window.common_loss),
             mean(self.free_missing_share, window.free_missing_share),
+            window.seconds,
         )
 
     def has_less_missing_than(self, before: Window) -> bool:
@@ -219,6 +231,8 @@ class LinkRate:
         self._disbelieved = 0
         self._is_lowered = False
         self._lowered_rounds = 0
+        self._held_bytes = HELD_BYTES
+        self._undisturbed = 0
 
     @property
     def shared_out(self) -> float | None:
@@ -243,8 +257,9 @@ class LinkRate:
             self.rate, self.found_by, self._is_roomy = rate, "probed", True
             self._joint_rate, self._lowered_rounds = rate, 0
 
-    def on_wanted_train(self, rate: float) -> None:
-        """Trains that were wanted of all senders came at this rate together: the link carries no less."""
+    def on_wanted_train(self, rate: float, held_bytes: int = 0) -> None:
+        """Trains that were wanted of all senders came at this rate together, and so much was held in a buffer."""
+        self._held_bytes = max(self._held_bytes, held_bytes)
         if self.may_be_probed and rate > WANTED_GAIN * (self.rate or 0.0):
             self.rate, self.found_by = rate, "probed"
 
@@ -271,6 +286,7 @@ class LinkRate:
         if self.rate is None or not 0 < window.allowed < math.inf:
             return
         before, self._before = self._before, window
+        self._undisturbed += 1
         if self.is_overrun(window):
             self._disbelieved += 1
             if not self._has_carried(window.all_sent) or self._disbelieved >= DISBELIEVED_IN_A_ROW:
@@ -313,6 +329,7 @@ class LinkRate:
     def disturb(self) -> None:
         """Somebody has begun or ended: a trial under way shows nothing any more."""
         self.gain = 1.0
+        self._undisturbed = 0
         self._before = self._usual = None
         self._hold = max(self._hold, self._least_hold)
 
@@ -334,8 +351,13 @@ class LinkRate:
             self._raise(FIRST_GAIN)
         elif tries_less and not (loses_at_random and self._may_rise):
             self.gain = LOWER_GAIN
-        elif self._may_rise:
+        elif self._may_rise and (self._undisturbed > LONG_WINDOWS or self._fits_a_buffer(window.seconds)):
             self._raise(self._next_gain)
+
+    def _fits_a_buffer(self, seconds: float) -> bool:
+        """Whether what a first trial lets through too much, of a link that is full, is no more than a buffer holds."""
+        too_much = (FIRST_GAIN * PACED_SHARE - 1) * (self.rate or 0.0)
+        return too_much * TRIAL_WINDOWS * seconds <= self._held_bytes
 
     def _try_by_free(self, window: Window) -> None:
         """What foreign flows make vary shows nothing: a trial where what the others are let send comes steadily."""

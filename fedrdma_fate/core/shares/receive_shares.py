@@ -156,9 +156,9 @@ class ReceiveShares:
         self.link.on_joint_train(rate)
         self._decide_soon(now)
 
-    def on_wanted_train(self, rate: float, now: float) -> None:
-        """Trains that were wanted of all came at this rate together."""
-        self.link.on_wanted_train(rate)
+    def on_wanted_train(self, rate: float, now: float, held_bytes: int = 0) -> None:
+        """Trains that were wanted of all came at this rate together, and so much was held in a buffer."""
+        self.link.on_wanted_train(rate, held_bytes)
         self._decide_soon(now)
 
     @property

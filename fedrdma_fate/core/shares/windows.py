@@ -106,7 +106,7 @@ class Windows:
         for sender in self._measured:
             self._measure(sender, now)
         in_turn = [sender for sender in self._measured if sender.in_turn]
-        self._window = _window_of(in_turn) if self._began >= settled_at else None
+        self._window = _window_of(in_turn, now - self._began) if self._began >= settled_at else None
         is_overrun = self._window is not None and self._link.is_overrun(self._window)
         part = (self._link.shared_out or math.inf) / max(len(active), 1)
         for sender in self._measured:
@@ -168,8 +168,8 @@ class Windows:
         sender.usable = max(HEADROOM * sender.arrived_rate, LEAST_PART * part)
 
 
-def _window_of(senders: list[Sender]) -> Window:
-    """What it has shown of those that use their shares, or where most do not, of all."""
+def _window_of(senders: list[Sender], seconds: float) -> Window:
+    """What one so long has shown of those that use their shares, or where most do not, of all."""
     # as they did before: of those that a trial overruns, who has lost nothing would show that it succeeds
     using = [each for each in senders if math.isinf(each.usable)]
     if len(using) * 2 < len(senders):
@@ -186,6 +186,7 @@ def _window_of(senders: list[Sender]) -> Window:
         lost_share=lost / (all_arrived + lost) if lost else 0.0,
         common_loss=_common_loss(senders),
         free_missing_share=_missing_share(free),
+        seconds=seconds,
     )
 
 

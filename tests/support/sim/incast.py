@@ -19,6 +19,7 @@ from fedrdma_fate.core.shares.joint_probe import (
     Arrived,
     believed_rate,
     datagrams_each,
+    held_bytes,
     wanted_delays,
     wanted_rate,
 )
@@ -262,7 +263,7 @@ class Incast:
 
     def _want_trains(self) -> None:
         """As the gateway does while nothing comes, see `ReceiveSharing`."""
-        clock, told = self._clock, 0.0
+        clock, told, held = self._clock, 0.0, 0
         round_trips = {str(number): way.profile.rtt for number, way in enumerate(self._ways)}
         longest = max(round_trips.values())
         self._look()
@@ -279,11 +280,11 @@ class Incast:
                 if (each := link.wanted) is not None and each.began == began
             ]
             rate = wanted_rate(trains, len(links))
-            told = believed_rate(rate, told, trains, len(links))
+            told, held = believed_rate(rate, told, trains, len(links)), held_bytes(trains)
             if not self.shares.wants_more(rate) or any(train.sent < count for train in trains):
                 break
         if told:
-            self.shares.on_wanted_train(told, clock.now)
+            self.shares.on_wanted_train(told, clock.now, held)
         self._look()
 
     def play(

@@ -446,3 +446,30 @@ def test_trains_that_were_wanted_of_all_count_where_they_came_faster_than_each_a
     configured = LinkRate(LINK)
     configured.on_wanted_train(2 * LINK)
     assert configured.rate == LINK
+
+
+@pytest.mark.parametrize(("held", "at_once"), [(0, False), (1 << 21, True)])
+def test_a_trial_that_would_overrun_what_a_buffer_is_known_to_hold_waits_for_those_that_send_for_long(
+    held: int, at_once: bool
+) -> None:
+    ten_gigabits = 1.25e9
+    rate = LinkRate()
+    rate.on_probed(ten_gigabits)
+    rate.on_wanted_train(ten_gigabits, held)
+
+    def windows(count: int) -> list[float]:
+        gains = []
+        for _ in range(count):
+            let_through = rate.shared_out
+            assert let_through is not None
+            gains.append(rate.gain)
+            arrived = min(let_through, ten_gigabits)
+            rate.on_window(Window(let_through, arrived, arrived, 0.0, seconds=0.02))
+        return gains
+
+    assert (max(windows(LONG_WINDOWS)) > 1) == at_once
+    # another round
+    rate.disturb()
+    assert (max(windows(LONG_WINDOWS)) > 1) == at_once
+    rate.disturb()
+    assert max(windows(2 * LONG_WINDOWS)) > 1
