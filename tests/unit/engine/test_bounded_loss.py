@@ -493,6 +493,12 @@ def test_a_message_that_has_to_be_whole_but_for_less_than_a_chunk_comes_whole(wh
     assert pair.is_whole_once_nothing_is_lost()
 
 
+def test_an_only_chunk_is_waited_for_however_much_may_be_missing() -> None:
+    pair = LossyPair([0], share=0.2)
+    pair.begin(message(0.2, 0, len(BODY)))
+    assert pair.is_whole_once_nothing_is_lost()
+
+
 def test_of_chunks_that_would_cut_an_element_none_is_missing() -> None:
     pair = LossyPair([20])
     pair.begin(message(chunk_bytes=1000))

@@ -71,6 +71,20 @@ def test_each_element_is_the_weighted_mean_of_those_that_came(seed: int, weights
         assert isinstance(found.arrays[number], np.ndarray), "a number is no array any more, and is not read at a silo"
 
 
+@pytest.mark.parametrize("lacking_all", [1, 3])
+def test_an_array_of_which_nothing_came_is_that_of_the_others_or_of_the_last_aggregate(lacking_all: int) -> None:
+    updates, last, mean = [update(number) for number in range(3)], update(99), PlainMean()
+    for number, arrays in enumerate(updates):
+        lost: Holes = {1: ((0, 13),)} if number < lacking_all else {}
+        mean.add(with_holes([each.copy() for each in arrays], lost), 1.0, lost)
+
+    found = mean.finish(last)
+
+    expected = last[1] if lacking_all == 3 else (updates[1][1] + updates[2][1]) / 2
+    np.testing.assert_allclose(found.arrays[1], expected, rtol=1e-9)
+    assert found.kept == (13 if lacking_all == 3 else 0)
+
+
 def test_without_weights_it_is_the_sum_and_with_holes_so_often_the_mean_of_those_that_came() -> None:
     mean = PlainMean()
     mean.add([np.full(4, 2.0)], None, {})
