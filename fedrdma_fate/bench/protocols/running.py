@@ -10,9 +10,10 @@ from fedrdma_fate.wire.errors import ConfigError, ErrorCode
 
 PULSAR_HTTP_PORT = 8080
 """Of Pulsar's own configuration (`webServicePort`): where tenants and namespaces are made."""
-CONNECT_SECONDS = 5.0
+BROKER_ANSWERS_SECONDS = 5.0
 """A broker that takes no connection by then is not there; on this machine it takes one at once."""
 _HIGHEST_PORT = 65535
+"""Ports have 16 bits."""
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]+):([0-9]{1,5})(?::([0-9]{1,5}))?")
 """HOST:PORT, or HOST:PORT:PORT."""
 
@@ -37,7 +38,7 @@ class RunningBroker:
     def find_problem(self) -> str | None:
         """Why nothing can be sent to it; None when it takes a connection."""
         try:
-            socket.create_connection((self.host, self.port), CONNECT_SECONDS).close()
+            socket.create_connection((self.host, self.port), BROKER_ANSWERS_SECONDS).close()
         except OSError as error:
             return f"no broker at {self.host}:{self.port}: {error.strerror or type(error).__name__}"
         return None
