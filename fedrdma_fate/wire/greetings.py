@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from fedrdma_fate.wire.frames import Hello, encode_frame
+from fedrdma_fate.wire.frames import Hello, encode_frame, parse_message
 
 FIRST_LATER_FIELD = "site_sums"
 """Of those that are left out to whom does not know them. Gateways that do not know what stands before it know other
@@ -37,8 +37,12 @@ def encode_greeting(hello: Hello, known: Collection[str] = LATER_FIELDS) -> byte
 
 
 def later_fields_of(raw: bytes) -> frozenset[str]:
-    """Which of the later fields a greeting has, given its frame, which has been parsed."""
-    return frozenset(_fields_decoder.decode(raw)).intersection(LATER_FIELDS)
+    """Which of the later fields a greeting has, given its frame.
+
+    Raises:
+        WireError: MALFORMED_FRAME when it has a field whose name is no text, which nobody has looked at before.
+    """
+    return frozenset(parse_message(_fields_decoder, raw, "greeting")).intersection(LATER_FIELDS)
 
 
 def known_by_refusal(reason: str) -> tuple[str, ...] | None:

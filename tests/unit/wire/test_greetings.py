@@ -107,3 +107,13 @@ def test_fields_of_a_newer_version_are_passed_over_in_a_greeting_and_nowhere_els
     assert decode_frame(msgspec.msgpack.encode(newer)) == HELLO
     with pytest.raises(WireError, match="of_next_year"):
         decode_frame(msgspec.msgpack.encode({"frame": "delivered", "transfer": 1, "of_next_year": 1}))
+
+
+def test_a_greeting_with_a_field_whose_name_is_no_text_is_malformed() -> None:
+    whole = encode_frame(HELLO)
+    number = len(msgspec.msgpack.decode(whole))
+    head = msgspec.msgpack.encode({str(each): 0 for each in range(number)})[:3]
+    assert whole.startswith(head), "a map of 16 fields and more has its count in two bytes"
+    longer = head[:1] + (number + 1).to_bytes(2, "big") + whole[3:] + b"\xa2\xff\xfe\x00"
+    with pytest.raises(WireError):
+        later_fields_of(longer)
