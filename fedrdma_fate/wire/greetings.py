@@ -42,7 +42,8 @@ def later_fields_of(raw: bytes) -> frozenset[str]:
     Raises:
         WireError: MALFORMED_FRAME when it has a field whose name is no text, which nobody has looked at before.
     """
-    return frozenset(parse_message(_fields_decoder, raw, "greeting")).intersection(LATER_FIELDS)
+    fields = parse_message(_fields_decoder, raw, "greeting")
+    return frozenset(LATER_FIELDS).intersection(fields)
 
 
 def known_by_refusal(reason: str) -> tuple[str, ...] | None:
