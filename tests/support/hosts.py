@@ -13,7 +13,7 @@ from typing import Any
 
 from deploy.softroce.netem import ENDLESS_PACKETS
 from tests.support.certificates import TestAuthority
-from tests.support.sites import READY_SECONDS, InProcesses, Site, Sites, gateway_site
+from tests.support.sites import PROCESS_READY_SECONDS, InProcesses, Site, Sites, gateway_site
 
 CONTROL_PORT = 9370
 PARTIES = ("guest:1", "host:2")
@@ -78,7 +78,7 @@ def gateways_on_hosts(
     directory: Path,
     authority: TestAuthority | None = None,
     of_site: Callable[[str], Mapping[str, Any]] = lambda _name: {},
-    ready_seconds: float = READY_SECONDS,
+    ready_seconds: float = PROCESS_READY_SECONDS,
     **settings: Any,
 ) -> Iterator[Sites]:
     """A gateway on each of two hosts, connected by verbs.
