@@ -1,4 +1,7 @@
-"""What `fedrdma-x` makes of a queue that is not its own, and of one that is none. More than 500 lines: all drive one machine."""
+"""What `fedrdma-x` makes of a queue that is not its own, and of one that is none.
+
+More than 500 lines: all drive one controller.
+"""
 
 from __future__ import annotations
 
