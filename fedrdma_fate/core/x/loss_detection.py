@@ -17,6 +17,10 @@ UNCERTAIN_IN_A_ROW = 16
 """So many chunks of which nobody can tell which sending has come, and none besides: the time-out is too short for any
 to come in time. Of fewer, at the end of what was sent, all may have been lost. Ours."""
 
+SPURIOUS_SHARE = 0.75
+"""Of the least round trip: what comes sooner than this after it went again is an earlier sending. The least that is
+known may be more than the path's, for what told of it had queued a little, or waited for a report. Ours."""
+
 _CLOCK_SLACK_SECONDS = 1e-9
 """A timer that is set for a sum of times may ring this much before a comparison of the same times says so: doubles."""
 
@@ -134,7 +138,8 @@ class InFlight:
         if came is (sent or overdue):
             self._uncertain, self._least_uncertain_trip = 0, math.inf
             return came
-        self._note_uncertain(now - came.sent_at, is_spurious=is_sooner)
+        is_spurious = sent is not None and now - sent.sent_at < SPURIOUS_SHARE * min_rtt
+        self._note_uncertain(now - came.sent_at, is_spurious=is_spurious)
         return None
 
     def _note_uncertain(self, trip: float, *, is_spurious: bool) -> None:

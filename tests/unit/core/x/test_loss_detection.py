@@ -177,6 +177,15 @@ def test_one_that_comes_sooner_than_it_can_have_gone_again_tells_it_alone() -> N
     assert in_flight.spurious_trip == pytest.approx(0.011)
 
 
+def test_what_comes_a_little_sooner_than_the_least_round_trip_that_is_known_may_be_what_went_again() -> None:
+    in_flight = all_again(3)
+    in_flight.on_acknowledged(0, 0.0298, 0.02)
+    assert in_flight.spurious_trip is None
+    # a loaded host, or a queue, made the least that is known longer than the path, but not by so much
+    in_flight.on_acknowledged(1, 0.0255, 0.02)
+    assert in_flight.spurious_trip == pytest.approx(0.0245)
+
+
 def test_nothing_is_overdue_before_what_went_again_for_nothing_had_taken_until_round_trips_are_told() -> None:
     timeout = RetransmitTimeout()
     short = timeout.seconds(0.004)
