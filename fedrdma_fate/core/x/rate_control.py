@@ -490,7 +490,9 @@ class RateController:
         is_overloaded = may_be_queued and share > rounds.chunk_loss + OVERLOAD_LOSS
         if is_overloaded:
             self._opening.on_full()
-        if may_be_queued and share > rounds.chunk_loss and self._proved and math.isfinite(ended.least_queue):
+        is_full = may_be_queued and share > rounds.chunk_loss and math.isfinite(ended.least_queue)
+        # on slow paths a round has few chunks: what they lose by chance is as much
+        if is_full and self._proved and self._competition.capacity > SLOW_PATH_RATE:
             self._competition.on_full_buffer(self._bandwidth, overloaded=is_overloaded)
         if not may_be_queued and not self._competition.is_full_lately:
             # where packets count one by one, and a burst takes many of few chunks, these tell too little;

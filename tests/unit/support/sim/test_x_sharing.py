@@ -41,16 +41,17 @@ def shares(
     *,
     rate_bps: float = RATE_BPS,
     settling: float = 0,
+    seconds: float = SECONDS,
 ) -> list[float]:
-    """Of the link, over SECONDS after the last of so many jobs has begun and settled, from the least to the most."""
+    """Of the link, over so long after the last of so many jobs has begun and settled, from the least to the most."""
     clock = VirtualClock()
     link = Bottleneck(clock, BottleneckProfile(rate_bps, buffer_bytes=buffer_bytes, nic_bps=10e9), random.Random(1))
     jobs = [Job(clock, link, payload_bytes, apart * number, random.Random(number)) for number in range(count)]
     begin = apart * (count - 1) + settling
     clock.run(begin)
     before = [job.arrived_bytes for job in jobs]
-    clock.run(begin + SECONDS)
-    return sorted(8 * (job.arrived_bytes - then) / SECONDS / rate_bps for job, then in zip(jobs, before, strict=True))
+    clock.run(begin + seconds)
+    return sorted(8 * (job.arrived_bytes - then) / seconds / rate_bps for job, then in zip(jobs, before, strict=True))
 
 
 def assert_the_link_is_used(each: list[float]) -> None:
@@ -70,7 +71,7 @@ def test_two_jobs_that_begin_together_share_within_a_fifth(payload_bytes: int, b
 
 @OVER_SIZES
 def test_a_job_that_begins_a_second_later_shares_within_a_fifth(payload_bytes: int, buffer_bytes: float) -> None:
-    less, more = shares(2, payload_bytes, buffer_bytes, 1.0)
+    less, more = shares(2, payload_bytes, buffer_bytes, 1.0, seconds=10)
     assert more <= 1.2 * less
     assert_the_link_is_used([less, more])
 
@@ -103,6 +104,7 @@ def test_bbr_s_third_version_that_comes_later_into_a_small_buffer_and_we_have_ou
 
 @pytest.mark.parametrize("buffer_bytes", [0.5e6, pytest.param(4e6, marks=pytest.mark.sweep)])
 def test_none_of_three_jobs_starves(buffer_bytes: float) -> None:
-    each = shares(3, 32 * MIB, buffer_bytes, 0.5)
+    # over less, who of three is ahead has not changed often enough
+    each = shares(3, 32 * MIB, buffer_bytes, 0.5, seconds=10)
     assert min(each) >= 0.2
     assert sum(each) >= 0.8
