@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from scripts.lib.audit import NoAdvisoriesError, audit
 from scripts.lib.console import CommandError, fail, say
@@ -106,22 +107,27 @@ COMPILED_BY_PYTEST = r"/test_[^/]*\.py$"
 def run_limited(command: Sequence[str], limit: float, environment: dict[str, str]) -> int | None:
     """Run a command with its output on ours; its exit code, or None when it was stopped after `limit` silent seconds.
 
-    It gets a session, and so a process group, of its own, so that what it started ends with it.
+    What it started ends with it.
     """
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    process = _start(command, environment, subprocess.PIPE)
     assert process.stdout is not None
     try:
         return process.wait() if _pass_on(process, process.stdout.fileno(), limit) else None
     finally:
         _end_group(process)
         process.stdout.close()
+
+
+def _start(command: Sequence[str], environment: dict[str, str], output: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """With a session, and so a process group, of its own, so that what it started can be ended with it."""
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def _pass_on(process: subprocess.Popen[bytes], output: int, limit: float) -> bool:
@@ -161,14 +167,7 @@ class Begun:
 
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 read when the check is asked for
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self._process = _start(command, environment, self._output)
 
     def wait(self, limit: float) -> int | None:
         """Print what it has printed; its exit code, or None when it was stopped after so many seconds more."""

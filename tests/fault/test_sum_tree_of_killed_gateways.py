@@ -159,9 +159,8 @@ def test_an_arbiters_gateway_that_is_killed_when_the_parents_sum_is_in_goes_on(s
     job.check(asking)
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("seed", range(8))
-def test_whoever_is_killed_at_any_moment_each_party_counts_once(sites: Sites, job: Job, seed: int) -> None:
+def push_while_some_are_killed(sites: Sites, job: Job, seed: int) -> None:
+    """All parties in some order, after every other one a gateway; in the end each counts once."""
     chance = random.Random(seed)
     asking = job.asks()
     order = chance.sample(range(6), 6)
@@ -173,6 +172,12 @@ def test_whoever_is_killed_at_any_moment_each_party_counts_once(sites: Sites, jo
             restart(sites, chance.choice("aplm"))
 
     job.check(asking)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", range(8))
+def test_whoever_is_killed_at_any_moment_each_party_counts_once(sites: Sites, job: Job, seed: int) -> None:
+    push_while_some_are_killed(sites, job, seed)
 
 
 @pytest.mark.sweep
@@ -199,13 +204,4 @@ def test_the_middle_of_three_levels_that_is_killed_with_what_it_was_sent_loses_n
 @pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_of_three_levels_is_killed_at_any_moment_each_party_counts_once(deep: Job, seed: int) -> None:
-    chance = random.Random(seed)
-    asking = deep.asks()
-    order = chance.sample(range(6), 6)
-    for number in order:
-        deep.push(number)
-        if number in order[1::2]:
-            time.sleep(chance.uniform(0, 0.05))
-            restart(deep.sites, chance.choice("aplm"))
-
-    deep.check(asking)
+    push_while_some_are_killed(deep.sites, deep, seed)

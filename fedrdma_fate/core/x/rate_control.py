@@ -484,15 +484,16 @@ class RateController:
         self._check_for_longer_path(share, now)
         self._check_for_overload(share, may_be_queued, now)
         is_heavy = rounds.is_heavy(ended)
-        if may_be_queued and share > rounds.chunk_loss:
+        loses_in_queue = may_be_queued and share > rounds.chunk_loss
+        if loses_in_queue:
             # any: a flow that fills buffers makes us lose something a few times a second at the most
             self._competition.on_overrun()
         is_overloaded = may_be_queued and share > rounds.chunk_loss + OVERLOAD_LOSS
         if is_overloaded:
             self._opening.on_full()
-        is_full = may_be_queued and share > rounds.chunk_loss and math.isfinite(ended.least_queue)
         # on slow paths a round has few chunks: what they lose by chance is as much
-        if is_full and self._proved and self._competition.capacity > SLOW_PATH_RATE:
+        is_judged = self._proved and self._competition.capacity > SLOW_PATH_RATE
+        if loses_in_queue and is_judged and math.isfinite(ended.least_queue):
             self._competition.on_full_buffer(self._bandwidth, overloaded=is_overloaded)
         if not may_be_queued and not self._competition.is_full_lately:
             # where packets count one by one, and a burst takes many of few chunks, these tell too little;
