@@ -10,6 +10,7 @@ import dataclasses
 import importlib.util
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ import pytest
 
 from deploy.softroce.programs.exchange import datagrams, rounds, tcp
 from deploy.softroce.programs.exchange.__main__ import ends_of, parse_options, take_part
+from deploy.softroce.programs.exchange.__main__ import main as exchange_main
 from deploy.softroce.programs.exchange.datagrams import (
     FEDCOMM,
     INDEXED,
@@ -524,6 +526,29 @@ def test_the_host_is_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) ->
     assert host.meeting == Path("/run/meeting")
     monkeypatch.setenv(MEETING, "/elsewhere")
     assert host_of_environment().meeting == Path("/elsewhere")
+
+
+@pytest.mark.parametrize("told", [{}, {"TESTBED_HOST": "1"}, {"TESTBED_HOSTS": "10.0.0.1"}])
+def test_who_is_no_host_of_a_testbed_is_told_how_to_become_one(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, str]
+) -> None:
+    for name in ("TESTBED_HOSTS", "TESTBED_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="scripts/testbed run"):
+        host_of_environment()
+
+
+def test_its_options_are_explained_outside_a_testbed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TESTBED_HOSTS", raising=False)
+    monkeypatch.setattr(sys, "argv", ["exchange", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        exchange_main()
+    assert ended.value.code == 0
+    assert "--computing-seconds" in capsys.readouterr().out
 
 
 def test_options_are_read() -> None:

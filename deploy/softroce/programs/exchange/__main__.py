@@ -180,7 +180,8 @@ def _running(text: str) -> RunningBroker:
 def main() -> None:
     """Run this host's part."""
     logging.basicConfig(level=logging.ERROR)
-    host, options = host_of_environment(), parse_options()
+    options = parse_options()
+    host = host_of_environment()
     try:
         for rounds in take_part(host, options, ended_by_who_leaves):
             print(json.dumps(rounds), flush=True)

@@ -49,9 +49,18 @@ class Host:
 
 
 def host_of_environment() -> Host:
-    """As the testbed, or whoever starts plain processes in its stead, tells it."""
-    addresses = tuple(os.environ["TESTBED_HOSTS"].split(","))
-    return Host(int(os.environ["TESTBED_HOST"]), addresses, Path(os.environ.get(MEETING, str(PLACE))))
+    """As the testbed, or whoever starts plain processes in its stead, tells it.
+
+    Raises:
+        SystemExit: nobody does.
+    """
+    told, number = os.environ.get("TESTBED_HOSTS", ""), os.environ.get("TESTBED_HOST", "")
+    if not told or not number:
+        raise SystemExit(
+            "this is one host's part: run it by scripts/testbed run, or set TESTBED_HOST, TESTBED_HOSTS and"
+            f" {MEETING} as docs/bench-protocols.md says"
+        )
+    return Host(int(number), tuple(told.split(",")), Path(os.environ.get(MEETING, str(PLACE))))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
