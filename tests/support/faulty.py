@@ -6,7 +6,7 @@ import dataclasses
 import os
 import random
 import select
-import time
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -52,7 +52,7 @@ class FaultPlan:
         chunk_loss: share of chunks that are lost; unless it is 0, the chunk service is not reliable, and a chunk that
             went through is not sent again.
         lost_always: indices of chunks that are lost each time that they are sent; the chunk service is not reliable.
-        lost_long: indices of chunks that are lost until `LONG_SECONDS` after they were first sent, likewise.
+        lost_from: until this has happened those of `lost_always` are not lost; None: they are from the beginning.
         reorder_share: share of CHUNK_IMMEDIATE and DATAGRAM completions that overtake those before them.
         truncate_at: of the n-th post only the first half arrives, nothing after it, and some calls of `progress` later
             the link breaks: what a reset in the middle of a write leaves.
@@ -73,7 +73,7 @@ class FaultPlan:
     corrupt_posted_bytes: frozenset[int] = frozenset()
     chunk_loss: float = 0.0
     lost_always: frozenset[int] = frozenset()
-    lost_long: frozenset[int] = frozenset()
+    lost_from: threading.Event | None = None
     reorder_share: float = 0.0
     truncate_at: int | None = None
     half_open_after_writes: int | None = None
@@ -83,13 +83,11 @@ class FaultPlan:
 
     @property
     def loses_chunks(self) -> bool:
-        return bool(self.chunk_loss or self.lost_always or self.lost_long)
+        return bool(self.chunk_loss or self.lost_always)
 
 
 REORDERED = (CompletionKind.CHUNK_IMMEDIATE, CompletionKind.DATAGRAM)
 """What may overtake: queue pairs and datagrams each go their own way."""
-LONG_SECONDS = 2.0
-"""Longer than a few MB take of which a fifth is lost: who may miss a chunk misses it, and who may not still gets it."""
 TRUNCATED_TURNS = 3
 """Calls of `progress` between the half of a write and the end of its link: the half has landed by then."""
 NO_FAULTS = FaultPlan()
@@ -165,7 +163,6 @@ class FaultyEndpoint:
         self._slots: dict[int, Slot] = {}
         self._calls: dict[Operation, int] = {}
         self._went_through: set[tuple[int, int]] = set()
-        self._first_sent: dict[tuple[int, int], float] = {}
         self._posted_bytes = 0
         self._posts = 0
         self._landed = 0
@@ -262,7 +259,7 @@ class FaultyEndpoint:
         target = self._spoilt(target)
         # taken for lost by mistake: a card drops the second copy when the key is gone, a stream ends the link
         mistaken = (target.key, immediate) in self._went_through
-        if mistaken or self._is_doomed(target.key, immediate) or self._random.random() < self._plan.chunk_loss:
+        if mistaken or self._is_doomed(immediate) or self._random.random() < self._plan.chunk_loss:
             self._on_strike()
             self._held.append((self._turn, Completion(CompletionKind.WRITE_DONE, work_request)))
         else:
@@ -270,12 +267,9 @@ class FaultyEndpoint:
                 self._went_through.add((target.key, immediate))
             self._inner.post_chunk(work_request, source, target, target_offset, queue_pair, immediate)
 
-    def _is_doomed(self, key: int, immediate: int) -> bool:
-        index = chunk_of_immediate(immediate)[1]
-        if index in self._plan.lost_long:
-            now = time.monotonic()
-            return now < self._first_sent.setdefault((key, immediate), now) + LONG_SECONDS
-        return index in self._plan.lost_always
+    def _is_doomed(self, immediate: int) -> bool:
+        begun = self._plan.lost_from is None or self._plan.lost_from.is_set()
+        return begun and chunk_of_immediate(immediate)[1] in self._plan.lost_always
 
     def post_datagram(self, data: bytes, copies: int = 1, padding: int = 0) -> bool:
         """Send, unless the link is silent, or mute."""

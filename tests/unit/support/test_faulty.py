@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import select
-import time
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -14,7 +14,7 @@ from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.ports import Completion, CompletionKind, EndpointAddress, RemoteSlot, Role, Slot
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
-from tests.support.faulty import LONG_SECONDS, TRUNCATED_TURNS, FaultPlan, FaultyEndpoint, FaultyTransport
+from tests.support.faulty import TRUNCATED_TURNS, FaultPlan, FaultyEndpoint, FaultyTransport
 
 TARGET = RemoteSlot(1, 0, 1 << 20)
 LANDED = Completion(CompletionKind.LANDED, immediate=1, offset=8, length=16)
@@ -292,15 +292,14 @@ def test_only_chunks_and_datagrams_overtake_each_other() -> None:
     endpoint.close()
 
 
-def test_a_chunk_is_lost_for_long_and_goes_through_then(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    inner = Recorder()
-    endpoint = FaultyEndpoint(inner, FaultPlan(lost_long=frozenset((7,))))
-    for work_request, (index, later) in enumerate(((7, 0.0), (6, 0.0), (7, LONG_SECONDS / 2), (7, LONG_SECONDS / 2))):
-        now[0] += later
-        endpoint.post_chunk(work_request, slot, TARGET, 0, 0, immediate_of(1, index))
-    assert inner.posted == [("chunk", 1), ("chunk", 3)]
+def test_a_chunk_is_lost_from_a_moment_on(slot: Slot) -> None:
+    inner, begun = Recorder(), threading.Event()
+    endpoint = FaultyEndpoint(inner, FaultPlan(lost_always=frozenset((7,)), lost_from=begun))
+    for work_request, transfer in enumerate((1, 2)):
+        for index in (6, 7):
+            endpoint.post_chunk(10 * work_request + index, slot, TARGET, 0, 0, immediate_of(transfer, index))
+        begun.set()
+    assert inner.posted == [("chunk", 6), ("chunk", 7), ("chunk", 16)]
 
 
 def test_the_transport_counts_what_has_happened(slot: Slot) -> None:
