@@ -30,6 +30,11 @@ class SendQueue:
         return self._next
 
     @property
+    def retransmissions(self) -> int:
+        """Of chunks that wait to go again; some may have arrived meanwhile."""
+        return len(self._retransmissions)
+
+    @property
     def all_sent(self) -> bool:
         """Whether every chunk has been sent at least once."""
         return self._next == self._count

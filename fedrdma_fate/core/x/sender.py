@@ -137,6 +137,14 @@ SHORT_PATH_TAIL_BYTES = 256 * 1024
 """But not the last so many bytes, where nothing follows by which a loss is told (as RFC 8985, section 7, probes for a
 tail loss): sent again for nothing, they cost a fifth of a millisecond at 10 Gbit/s."""
 
+MOST_COPIED_BYTES = int(LEAST_QUEUE_BYTES)
+"""No copies go of what is sent again while more than this waits for it: so much is not lost by chance, of which copies
+are independent, but in a buffer that was full, and would fill it again."""
+
+CUT_SILENCE_SECONDS = 0.004
+"""So long after something came nothing has, two times from report to report: the rest of a burst is lost, and not late.
+Of what only takes longer than before, chunks keep coming one after the other. Ours."""
+
 SILENT_BACKOFF = 2
 """Once the time-out has doubled further than this, nothing arrives any more: two time-outs in a row, where QUIC calls
 congestion persistent after three (kPersistentCongestionThreshold, RFC 9002, section 7.6.1)."""
@@ -497,7 +505,11 @@ class XSender(SenderBase):
             return
         # all that is as late as one would be without the backoff: else a window that has become smaller than what was
         # lost of it would open by one chunk at a time, after twice the wait each
-        lost = self._in_flight.detect_overdue(now - timeout.base_seconds(wait))
+        waited = timeout.base_seconds(wait)
+        if self._is_cut(oldest, now):
+            # one burst is one event (RFC 9002, section 6.2.1): what has had the time to come will not
+            waited = min(waited, wait + CUT_SILENCE_SECONDS)
+        lost = self._in_flight.detect_overdue(now - waited)
         self._queue.retransmit(position for position in lost if position not in self._arrivals)
         overdue_bytes = self._bytes_to_repeat(lost)
         self._overdue_bytes += overdue_bytes
@@ -508,6 +520,16 @@ class XSender(SenderBase):
         self._delivery.restart()
         if not self.control.known:
             self._train_bytes = self._train_left = self._first_train_bytes // TRAIN_DIVISOR
+
+    def _is_cut(self, oldest_sent_at: float, now: float) -> bool:
+        """Whether of a burst at the end the first chunks came, and then no more: by a full buffer all others are lost.
+
+        While there is more to send, what goes behind it tells.
+        """
+        if not self._queue.all_sent or not self.control.known:
+            return False
+        silence = max(CUT_SILENCE_SECONDS, LEAST_DELIVERY_CHUNKS * self.plan.chunk_bytes / self._rate)
+        return oldest_sent_at < self._timeout.last_progress <= now - silence
 
     def _delivery_rate(self, arrived_at: float, received_bytes: int) -> float | None:
         wanted = min(self.control.least_sample_bytes, self.plan.total_bytes // SAMPLE_DIVISOR)
@@ -690,6 +712,8 @@ class XSender(SenderBase):
             return 1
         is_last = position >= self.plan.count - REORDERING_THRESHOLD_CHUNKS * self.settings.queue_pairs
         if self.settings.reliable or not (self._queue.all_sent if is_retransmission else is_last):
+            return 1
+        if is_retransmission and self._queue.retransmissions * self.plan.chunk_bytes > MOST_COPIED_BYTES:
             return 1
         lost = chunk_loss(self.control.loss, self._packets)
         return copies_of_repeat(lost) if is_retransmission else copies_of_last(lost)

@@ -1,9 +1,10 @@
-"""What makes a path worse than a queue and random loss: losses in bursts, and policers."""
+"""What makes a path worse than a queue and random loss: losses in bursts, policers, and delay lines that are full."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections import deque
 
 
 class BurstLoss:
@@ -63,3 +64,27 @@ class Policer:
         passed = wire if wire <= tokens else int(max(tokens, 0.0) // packet) * packet
         self._tokens = min(self._burst, tokens - passed)
         return passed
+
+
+class FullLine:
+    """A delay line that holds so many packets, and drops what comes when it is full (netem's `limit`)."""
+
+    def __init__(self, packets: int, seconds: float) -> None:
+        """
+        Args:
+            packets: that are on their way at most.
+            seconds: that each is on its way.
+        """
+        self._room = packets
+        self._seconds = seconds
+        self._leave: deque[tuple[float, int]] = deque()
+
+    def takes(self, packets: int, now: float) -> int:
+        """So many come; of how many there is room for."""
+        while self._leave and self._leave[0][0] <= now:
+            self._room += self._leave.popleft()[1]
+        taken = min(packets, self._room)
+        if taken:
+            self._room -= taken
+            self._leave.append((now + self._seconds, taken))
+        return taken

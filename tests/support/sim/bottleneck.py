@@ -13,7 +13,7 @@ import functools
 import random
 from collections.abc import Callable, Sequence
 
-from tests.support.sim.bad_paths import BurstLoss, Policer
+from tests.support.sim.bad_paths import BurstLoss, FullLine, Policer
 from tests.support.sim.clock import VirtualClock
 
 PACKET_OVERHEAD_BYTES = 100
@@ -36,6 +36,7 @@ class BottleneckProfile:
         mtu_bytes: payload of a packet.
         bursts: packets lost in a row, besides those lost at random.
         policer: in front of the queue; drops what it has no tokens for.
+        line: in front of it, holds so many packets and drops the others.
         drops_whole_packets: of what does not fit a packet takes no room; else its beginning does.
         burst_bytes: that an idle link lets pass at once, as a token bucket does (the testbed's holds two packets).
     """
@@ -50,6 +51,7 @@ class BottleneckProfile:
     mtu_bytes: int = 4096
     bursts: BurstLoss | None = None
     policer: Policer | None = None
+    line: FullLine | None = None
     burst_bytes: float = 0.0
     drops_whole_packets: bool = False
 
@@ -162,6 +164,10 @@ class Bottleneck:
         self, wire: int, span: float, spoilt: bool, landed: Callable[[], None], lost: Callable[[], None] | None
     ) -> None:
         profile, now = self.profile, self._clock.now
+        if profile.line is not None:
+            packet = profile.mtu_bytes + PACKET_OVERHEAD_BYTES
+            passed = min(wire, profile.line.takes(-(-wire // packet), now) * packet)
+            wire, spoilt = passed, spoilt or passed < wire
         if profile.policer is not None:
             # what it lets through takes its share of the link, though the message is spoilt without the rest
             passed = profile.policer.passes(wire, span, profile.mtu_bytes + PACKET_OVERHEAD_BYTES, now)

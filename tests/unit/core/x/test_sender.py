@@ -15,7 +15,7 @@ from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.core.x.rate_control import RateController
-from fedrdma_fate.core.x.sender import XSender, XSendSettings
+from fedrdma_fate.core.x.sender import MOST_COPIED_BYTES, XSender, XSendSettings
 from fedrdma_fate.core.x.short_path import FIRST_WINDOW_BYTES
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Report
@@ -341,3 +341,50 @@ def test_a_train_of_which_nothing_came_is_followed_by_shorter_ones_however_long_
     while due is not None and not again:
         again, due = len(posted(sender.on_timer(due))), sender.timer()
     assert again == 16 // 4
+
+
+def cut_burst(came: int, count: int = COUNT) -> tuple[XSender, dict[int, list[float]]]:
+    """Of a burst that goes whole the first so many chunks come a round trip later, and then nothing: when each of the
+    others goes again, until a second round trip after the first of them is over; from the first sent."""
+    sender = XSender(1, ChunkPlan(count * CHUNK, CHUNK), XSendSettings(tag=1), RateController(FAST))
+    sent: dict[int, list[float]] = {}
+
+    def note(actions: list[Action], now: float) -> None:
+        for position in positions(sender, actions):
+            sent.setdefault(position, []).append(now)
+
+    note(sender.start(0.0), 0.0)
+    told, until = 0, 1.0
+    while (due := sender.timer()) is not None and due < until:
+        arrived = min(came, len(sent))
+        if told < arrived and due > sent[arrived - 1][0] + FAST.min_rtt:
+            told, now = arrived, sent[arrived - 1][0] + FAST.min_rtt
+            note(sender.on_report(Report(1, 0, told, b"", told - 1, now - 0.01, 0.0, told * CHUNK), now), now)
+            continue
+        note(sender.on_timer(due), due)
+        if any(len(times) > 1 for times in sent.values()):
+            until = min(until, due + FAST.min_rtt)
+    return sender, sent
+
+
+def test_of_a_burst_that_came_until_somewhere_all_that_is_lost_goes_again_after_one_time_out() -> None:
+    _, sent = cut_burst(64)
+    assert all(len(sent[position]) == 1 for position in range(64))
+    # 16 KiB take 13 us, and what waits on the pace goes out in turn
+    assert all(sent[position][1] - sent[position][0] < 0.035 for position in range(64, COUNT))
+
+
+def test_of_a_burst_of_which_nothing_has_come_yet_only_the_first_go_again_for_the_path_may_have_become_longer() -> None:
+    _, sent = cut_burst(0)
+    assert 0 < sum(len(times) > 1 for times in sent.values()) <= COUNT // 8
+
+
+def test_of_what_a_full_buffer_lost_no_copies_go_but_of_the_last() -> None:
+    _, sent = cut_burst(64)
+    copied = [position for position, times in sent.items() if len(times) > 2]
+    assert copied == list(range(COUNT - 1 - MOST_COPIED_BYTES // CHUNK, COUNT)), "behind which no more waits"
+
+
+def test_of_few_that_are_lost_copies_go_with_each() -> None:
+    _, sent = cut_burst(60, count=64)
+    assert [len(sent[position]) for position in range(60, 64)] == [3, 3, 3, 3]

@@ -1,4 +1,4 @@
-"""Losses in bursts, policers and rates that follow a trace, simulated: they are as they say."""
+"""Losses in bursts, policers, full delay lines and rates that follow a trace, simulated: they are as they say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.support.sim.bad_paths import BurstLoss, Policer
+from tests.support.sim.bad_paths import BurstLoss, FullLine, Policer
 from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile, Nic
 from tests.support.sim.clock import VirtualClock
 
@@ -44,6 +44,25 @@ def test_what_a_policer_drops_does_not_arrive_and_is_in_no_queue() -> None:
     clock.run()
     assert len(landed) == 9
     assert link.deepest_queue_bytes < 15_000
+
+
+def test_a_delay_line_takes_what_it_has_room_for_until_others_have_left_it() -> None:
+    line = FullLine(10, 0.01)
+    assert [line.takes(4, 0.001 * step) for step in range(4)] == [4, 4, 2, 0]
+    assert line.takes(20, 0.01) == 4
+    assert line.takes(1, 0.0105) == 0
+    assert line.takes(20, 0.02) == 10
+
+
+def test_what_a_full_line_drops_does_not_arrive_and_has_queued_nothing() -> None:
+    clock = VirtualClock()
+    profile = BottleneckProfile(1e9, rtt=0.02, nic_bps=1e9, line=FullLine(100, 0.01))
+    link, nic, landed = Bottleneck(clock, profile, random.Random(1)), Nic(), list[float]()
+    for _ in range(100):
+        link.post(nic, 2 * 4096, lambda: landed.append(clock.now))
+    clock.run()
+    assert len(landed) == 50
+    assert link.deepest_queue_bytes <= 2 * 4196 + 1
 
 
 def test_a_packet_that_does_not_fit_takes_no_room_from_those_that_do() -> None:

@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 
 from fedrdma_fate.core.x.rate_control import RateController
+from tests.support.sim.bad_paths import FullLine
+from tests.support.sim.bottleneck import BottleneckProfile
 from tests.support.sim.compare import Case, single_cases, transfers
 
 
@@ -31,6 +33,21 @@ def test_transfers_that_are_over_within_a_few_round_trips_do_not_climb_over_a_po
     later = transfers(short, RateController, count=10)[6:]
     assert max(seconds for seconds, _ in later) <= 1.05
     assert max(resent for _, resent in later) <= 0.01
+
+
+def full_line() -> BottleneckProfile:
+    return BottleneckProfile(10e9, nic_bps=10e9, line=FullLine(1000, 0.01))
+
+
+@pytest.mark.parametrize(("payload", "most_seconds"), [(4_719_000, 0.084), (9_437_000, 0.108)], ids=["4.7MB", "9.4MB"])
+def test_a_delay_line_that_drops_behind_its_thousandth_packet_costs_no_more_than_chunks_one_by_one(
+    payload: int, most_seconds: float
+) -> None:
+    # what fedrdma-e takes for LoRA's ranks 16 and 32 in the paper's network, in the testbed
+    path = Case("a line of 1,000 packets", payload, full_line, 10e9)
+    measured = transfers(path, RateController)
+    assert max(times for times, _ in measured) * path.best_seconds() <= most_seconds
+    assert max(resent for _, resent in measured) <= 1.1
 
 
 @pytest.mark.slow
