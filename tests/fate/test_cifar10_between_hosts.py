@@ -141,6 +141,36 @@ def test_what_is_missing_of_each_round_is_told_as_the_aggregation_logs_it() -> N
     assert holes.rounds == [(0.25, 0.3), (0.0, 0.0)]
 
 
+def test_each_aggregator_with_each_tolerance_is_a_job_of_its_own_that_has_a_meeting_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TESTBED_HOST", "0")
+    monkeypatch.setenv("TESTBED_HOSTS", "127.0.0.1,127.0.0.2")
+    monkeypatch.setenv(MEETING, str(tmp_path / "meeting"))
+    meetings: list[Path] = []
+
+    def take_part(host: Any, job: Any) -> dict[str, Any]:
+        meetings.append(host.meeting)
+        return {"rounds": job.rounds}
+
+    monkeypatch.setattr(fate_training, "take_part", take_part)
+    fate_training.main(
+        ["fedrdma-x/udp", "--rounds", "3", "--tolerance", "0", "0.01", "--aggregator", "plaintext", "secure_aggregate"]
+    )
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    pairs = [(one["aggregator"], one["tolerance"], one["rounds"]) for one in told]
+    assert pairs == [
+        (aggregator, tolerance, 3) for aggregator in ("plaintext", "secure_aggregate") for tolerance in (0.0, 0.01)
+    ]
+    assert len(set(meetings)) == 4
+
+
+def test_nothing_may_be_missing_over_rabbitmq(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        fate_training.main(["fate-rabbitmq", "--tolerance", "0", "0.01"])
+    assert "--tolerance: by gateways alone" in capsys.readouterr().err
+
+
 def test_there_is_one_guest_and_the_server_is_the_arbiter() -> None:
     assert fate_training.parties_of(3) == [("arbiter", "0"), ("guest", "1"), ("host", "2"), ("host", "3")]
 

@@ -5,7 +5,8 @@
 
 The federation is `fate-rabbitmq`, FATE's own over RabbitMQ, or a MODE/TRANSPORT of this project. Training takes no
 virtual time, so all that is told is communication. Without the testbed: as for `exchange`. With `--tolerance` so much
-of each update may be missing, and it is told what was.
+of each update may be missing, and it is told what was. Of several tolerances and aggregators each pair is a job of its
+own, with gateways of its own, one after the other: in a guest most of a job is FATE that is imported.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import itertools
 import json
 import logging
 import tempfile
@@ -283,6 +285,13 @@ def summary(clients: Sequence[dict[str, Any]], begun: float, wire: Counters) -> 
     }
 
 
+def jobs_of(chosen: argparse.Namespace) -> list[Job]:
+    """One for each aggregator and tolerance, in the order in which they were asked for."""
+    pairs = itertools.product(chosen.aggregator, chosen.tolerance)
+    common = {name: value for name, value in vars(chosen).items() if name not in ("aggregator", "tolerance")}
+    return [Job(**common, aggregator=aggregator, tolerance=tolerance) for aggregator, tolerance in pairs]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run this host's part."""
     logging.basicConfig(level=logging.ERROR)
@@ -292,14 +301,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--data", type=Path, help="directory with CIFAR-10; a stand-in without")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tolerance", type=float, default=0.0, help="share of each update that may be missing")
-    parser.add_argument("--aggregator", choices=AGGREGATORS, default=AGGREGATORS[0])
+    parser.add_argument(
+        "--tolerance", type=float, nargs="+", default=[0.0], help="share of each update that may be missing"
+    )
+    parser.add_argument("--aggregator", choices=AGGREGATORS, nargs="+", default=[AGGREGATORS[0]])
     chosen = parser.parse_args(arguments)
-    if chosen.tolerance and chosen.federation == "fate-rabbitmq":
+    if any(chosen.tolerance) and chosen.federation == "fate-rabbitmq":
         parser.error("--tolerance: by gateways alone")
-    told = take_part(host_of_environment(), Job(**vars(chosen)))
-    if told is not None:
-        print(json.dumps(told), flush=True)
+    host, jobs = host_of_environment(), jobs_of(chosen)
+    for number, job in enumerate(jobs):
+        # a meeting that is over leaves its socket, and nobody is to go there again
+        place = host.meeting.with_suffix(f".{number}")
+        told = take_part(dataclasses.replace(host, meeting=place), job)
+        if told is not None:
+            which = {"aggregator": job.aggregator, "tolerance": job.tolerance} if len(jobs) > 1 else {}
+            print(json.dumps({**which, **told}), flush=True)
 
 
 if __name__ == "__main__":
