@@ -131,6 +131,21 @@ def test_who_asks_and_sends_nothing_loses_its_turn() -> None:
     assert max(one.ended.values()) <= 1.0, "a quarter of the link for a quarter of a second"
 
 
+@pytest.mark.parametrize("told", [True, False], ids=["its path is seen to end", "it falls silent"])
+def test_the_turn_of_one_that_dies_in_it_goes_to_those_that_wait(told: bool) -> None:
+    one, least = Round(8), RTT + 8 * SIZE / LINK
+    # most of its turn is still to come
+    one.play(0.15 * least)
+    assert "0" in one.in_turn()
+    one.dead = "0"
+    if told:
+        one.shares.leave("0", one.now)
+    one.play()
+    assert sorted(one.ended) == one.names[1:]
+    # what it has sent, what its turn still was, and a round trip until others have it
+    assert max(one.ended.values()) <= least + RTT + (0.0 if told else 0.25)
+
+
 def test_where_the_least_of_all_that_wait_would_take_the_link_all_send_at_once() -> None:
     one = Round(8, link=10e6 / 8)
     one.play(0.005)
