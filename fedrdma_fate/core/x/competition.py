@@ -152,17 +152,21 @@ class Competition:
         """
         return delivered >= (WHOLE_SHARE - overrated) * self.capacity
 
-    def on_cruise_end(self, rate: float, *, maybe_own_queue: bool, has_path: bool = False) -> QueueVerdict:
+    def on_cruise_end(
+        self, rate: float, *, maybe_own_queue: bool, has_path: bool = False, is_overrated: bool = False
+    ) -> QueueVerdict:
         """CRUISE at this rate is over: whether competitors queued meanwhile.
 
         Args:
             rate: that we had.
             maybe_own_queue: a queue may well be our own; it counts when it is back after another drain.
             has_path: nobody else gets anything of it.
+            is_overrated: nobody else seems to, and the rate may well be too high again after each drain.
         """
         is_queued = self._samples >= LEAST_SAMPLES and self._queued_samples > QUEUED_SHARE * self._samples
         is_own = is_queued and has_path
-        is_competing = is_queued and not is_own and (self.is_recent or self._was_queued or not maybe_own_queue)
+        was_queued = self._was_queued and not is_overrated
+        is_competing = is_queued and not is_own and (self.is_recent or was_queued or not maybe_own_queue)
         if self._samples >= LEAST_SAMPLES:
             self._was_queued = is_queued and not is_own
         if is_competing:

@@ -296,8 +296,15 @@ class RateController:
         competition = self._competition
         has_path = self._has_path(self._delivered)
         maybe_own_queue = has_path or self._is_maybe_own_queue(now)
-        has_path = has_path and self._times.sample > LONG_SAMPLE_SECONDS
-        verdict = competition.on_cruise_end(self._bandwidth, maybe_own_queue=maybe_own_queue, has_path=has_path)
+        is_long = self._times.sample > LONG_SAMPLE_SECONDS
+        # half of what is lost is added back: the rate may be too high for the path again and again, and its queue ours
+        is_overrated = has_path and self.loss > LOSSLESS
+        verdict = competition.on_cruise_end(
+            self._bandwidth,
+            maybe_own_queue=maybe_own_queue,
+            has_path=has_path and is_long,
+            is_overrated=is_overrated,
+        )
         if verdict is QueueVerdict.OWN:
             # with a queue, what arrives is what the path carries
             self._reduce(min(self._delivered, self._bandwidth), now)
@@ -375,7 +382,8 @@ class RateController:
             return False
         sample_bytes = self._bandwidth * self._times.sample
         packet_bytes = self.chunk_bytes / self._rounds.packets
-        return self._competition.has_path(delivered, SHAPER_PACKETS * packet_bytes / max(sample_bytes, 1.0))
+        overrated = SHAPER_PACKETS * packet_bytes / max(sample_bytes, 1.0) + self._rounds.undelivered
+        return self._competition.has_path(delivered, overrated)
 
     def _uncertain_until(self, now: float) -> float:
         """Of what happens now, when a queue can no longer be what it has left."""

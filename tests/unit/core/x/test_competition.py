@@ -10,13 +10,21 @@ RATE = 100e6
 
 
 def cruised(
-    competition: Competition, queue: float, rate: float = RATE, *, maybe_own_queue: bool = False, has_path: bool = False
+    competition: Competition,
+    queue: float,
+    rate: float = RATE,
+    *,
+    maybe_own_queue: bool = False,
+    has_path: bool = False,
+    is_overrated: bool = False,
 ) -> QueueVerdict:
     """A CRUISE at this rate, with a queue so long."""
     competition.start_phase()
     for _ in range(10):
         competition.on_queue(queue)
-    return competition.on_cruise_end(rate, maybe_own_queue=maybe_own_queue, has_path=has_path)
+    return competition.on_cruise_end(
+        rate, maybe_own_queue=maybe_own_queue, has_path=has_path, is_overrated=is_overrated
+    )
 
 
 def test_a_queue_late_in_cruise_is_of_others() -> None:
@@ -34,6 +42,17 @@ def test_where_it_may_be_our_own_it_must_come_back_after_a_drain() -> None:
     assert cruised(competition, 0.0, maybe_own_queue=True) is QueueVerdict.NONE
     assert cruised(competition, 0.002, maybe_own_queue=True) is QueueVerdict.UNCERTAIN
     assert cruised(competition, 0.002, maybe_own_queue=True) is QueueVerdict.COMPETITORS
+
+
+def test_where_the_rate_may_be_too_high_again_a_queue_that_comes_back_may_still_be_our_own_until_others_are_known() -> (
+    None
+):
+    competition = Competition(RATE, 0.0)
+    for _ in range(3):
+        assert cruised(competition, 0.002, maybe_own_queue=True, is_overrated=True) is QueueVerdict.UNCERTAIN
+    assert not competition.is_recent
+    competition.on_newcomer()
+    assert cruised(competition, 0.002, maybe_own_queue=True, is_overrated=True) is QueueVerdict.COMPETITORS
 
 
 def test_a_queue_beside_all_that_the_path_gives_is_our_own_however_often_it_comes_back() -> None:

@@ -10,8 +10,10 @@ from fedrdma_fate.core.actions import Finished
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES
+from fedrdma_fate.core.x.rate_control import RateController
 from tests.support.sim.bottleneck import PACKET_OVERHEAD_BYTES, Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
+from tests.support.sim.compare import Case, transfers
 from tests.support.sim.x_flow import XFlow
 
 pytestmark = pytest.mark.slow
@@ -50,6 +52,16 @@ def test_a_slow_link_that_loses_packets_takes_little_longer_than_what_is_lost(
     assert made.ended_at <= 1.08 * best_seconds(rate, loss, mtu) + 4 * RTT
     assert made.stats is not None
     assert TOTAL + made.stats.resent_bytes <= 1.1 * TOTAL / (1 - loss)
+
+
+def test_on_a_slow_link_that_loses_packets_the_next_transfer_does_not_take_its_own_queue_for_a_competitor() -> None:
+    def profile() -> BottleneckProfile:
+        return BottleneckProfile(20e6, 0.002, loss=0.05, nic_bps=200e6, mtu_bytes=1442)
+
+    case = Case("", TOTAL, profile, 20e6, 0.05)
+    for times, _ in transfers(case, RateController, count=2):
+        # 1.11 where it did
+        assert times <= 1.06
 
 
 @pytest.mark.parametrize(("rate", "rtt"), [(5e6, 0.002), (20e6, 0.002), (60e6, 0.002), (5e6, 0.02), (20e6, 0.02)])
