@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.cubic import CubicFlow
-from tests.support.sim.incast import Incast
+from tests.support.sim.incast import Incast, ShareMode
 
 LATER_SECONDS = 1.0
 """After ours the foreign flow begins."""
@@ -20,7 +20,9 @@ SETTLED_SECONDS = 3.0
 """After its beginning: what it gets is counted from then on."""
 
 
-def shares(profile: BottleneckProfile, silos: int, seconds: float, seed: int) -> tuple[float, float]:
+def shares(
+    profile: BottleneckProfile, silos: int, seconds: float, seed: int, share: ShareMode = "even"
+) -> tuple[float, float]:
     """Of the link, what the foreign flow gets, and what all silos together do.
 
     Args:
@@ -28,12 +30,13 @@ def shares(profile: BottleneckProfile, silos: int, seconds: float, seed: int) ->
         silos: how many send without end.
         seconds: over which it is counted.
         seed: of what is drawn by chance.
+        share: whether the receiver shares its link out.
     """
     clock = VirtualClock()
     link = Bottleneck(clock, profile, random.Random(seed))
     until = LATER_SECONDS + SETTLED_SECONDS + seconds
     endless = int(profile.rate_bps / 8 * (until + 1))
-    incast = Incast(link, clock, [endless] * silos)
+    incast = Incast(link, clock, [endless] * silos, share)
     began = clock.now
     foreign = CubicFlow(clock, link, began + until)
     for flow in incast.flows:
@@ -52,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rate", type=float, default=1e9, help="of the link, bits a second")
     parser.add_argument("--rtt", type=float, default=0.02, help="seconds")
     parser.add_argument("--buffer", type=float, default=0.5e6, help="bytes")
+    parser.add_argument("--share", choices=("even", "off"), default="even", help="`receive.share`")
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--seeds", type=int, default=1)
     chosen = parser.parse_args(arguments)
@@ -66,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 # a fluid buffer lets none of a flow's packets through that comes a little faster than the link
                 drops_whole_packets=True,
             )
-            foreign, ours = shares(profile, silos, chosen.seconds, seed)
+            foreign, ours = shares(profile, silos, chosen.seconds, seed, chosen.share)
             print(f"| {silos} | {seed} | {foreign:.3f} | {ours:.3f} |", flush=True)
 
 
