@@ -23,6 +23,10 @@ PROBE_SECONDS = 0.008
 """Of a PROBE_UP; BBR's is a round trip. At 1.25 this queues 2 ms of the bottleneck: what half of a 0.5 MB buffer holds
 at 1 Gbit/s."""
 
+TRIAL_QUEUE_BYTES = 1_250_000
+"""What the first probe queues at most of a rate that no transfer has proved, but for PROBE_SECONDS / 2 at least: what
+the path has room for is not known yet, and 8 ms at 10 Gbit/s overran a buffer of 0.5 MB for six of them. Ours."""
+
 PROBE_CHUNKS = 6
 """But it is no shorter than so many chunks take: of fewer nobody can tell at which rate they arrive."""
 
@@ -131,7 +135,15 @@ class CycleTimes:
     @property
     def probe(self) -> float:
         """Of PROBE_UP: long enough for some chunks, and short enough for a buffer."""
-        bearable = MOST_QUEUE_BYTES / (Phase.PROBE_UP.pacing_gain - 1) / max(self.rate, LEAST_RATE)
+        return self._probe(MOST_QUEUE_BYTES)
+
+    @property
+    def trial(self) -> float:
+        """The same, of the first one, at a rate that no transfer has proved."""
+        return self._probe(TRIAL_QUEUE_BYTES)
+
+    def _probe(self, queue_bytes: float) -> float:
+        bearable = queue_bytes / (Phase.PROBE_UP.pacing_gain - 1) / max(self.rate, LEAST_RATE)
         return max(
             min(PROBE_SECONDS, bearable),
             PROBE_SECONDS / 2,

@@ -110,7 +110,7 @@ class RateController:
         self._competition = Competition(max(known.capacity, known.rate), known.shared_seconds)
         self._bound = RateBound()
         self._proving_gain = Phase.PROBE_UP.pacing_gain
-        self._may_try_again = False
+        self._may_try_again = self._is_trying = False
         self._standing_queue = StandingQueue()
         self._overload = Overload()
         self._longer_path = LongerPathCheck()
@@ -254,7 +254,8 @@ class RateController:
         if self.phase is Phase.PROBE_UP:
             # no more than was queued has to drain
             gain = max(self._bound.within(self._gain, self._bandwidth), 1.0)
-            self._enter(Phase.PROBE_DOWN, now, self._times.probe, max(2 - gain, Phase.PROBE_DOWN.pacing_gain))
+            seconds = self._times.trial if self._is_trying else self._times.probe
+            self._enter(Phase.PROBE_DOWN, now, seconds, max(2 - gain, Phase.PROBE_DOWN.pacing_gain))
             self._may_try_again = False
         elif not self._proved:
             self._prove(now)
@@ -290,7 +291,8 @@ class RateController:
             gain, seconds = opening
             self._enter(Phase.PROBE_UP, now, seconds, gain)
         else:
-            self._enter(self.phase, now, self._times.cruise if self._proved else self._times.probe)
+            self._is_trying = not self._proved
+            self._enter(self.phase, now, self._times.cruise if self._proved else self._times.trial)
 
     def _on_cruise_end(self, now: float) -> None:
         competition = self._competition
@@ -340,6 +342,7 @@ class RateController:
     def _enter(self, phase: Phase, now: float, seconds: float, gain: float | None = None) -> None:
         self.phase, self._gain = phase, gain or phase.pacing_gain
         self._phase_ends = now + seconds
+        self._is_trying = self._is_trying and phase is Phase.PROBE_UP
         self._competition.start_phase()
         if phase is Phase.PROBE_UP:
             capacity = self._competition.capacity

@@ -13,3 +13,11 @@ def test_a_cruise_has_round_trips_of_enough_chunks_to_tell_of_others(rate: float
     times = CycleTimes(rate, 0.004, 1442, 0)
     assert times.cruise == pytest.approx(seconds)
     assert times.cruise / 2 / times.chunk > LEAST_SAMPLES
+
+
+@pytest.mark.parametrize(("bits", "probe", "trial"), [(1e9, 0.008, 0.008), (10e9, 0.008, 0.004), (100e9, 0.004, 0.004)])
+def test_a_rate_that_no_transfer_has_proved_is_tried_no_longer_than_a_small_buffer_bears(
+    bits: float, probe: float, trial: float
+) -> None:
+    times = CycleTimes(bits / 8, 0.02, 16 * 1024, 0)
+    assert (times.probe, times.trial) == pytest.approx((probe, trial))
