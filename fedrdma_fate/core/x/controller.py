@@ -60,6 +60,10 @@ class Controller(Protocol):
         """Most bytes that may go at once."""
 
     @property
+    def catch_up_bytes(self) -> float:
+        """Most bytes that may go at once of what a late host has not sent."""
+
+    @property
     def rtt(self) -> float:
         """Latest round trip, 0 when unknown."""
 
@@ -77,6 +81,9 @@ class Controller(Protocol):
 
     def on_bound(self, most: float) -> None:
         """The flow is let send no more than this, in bytes a second; infinite: all."""
+
+    def on_catch_up(self, late: float, now: float) -> None:
+        """As much as that goes now; what becomes of it may be told later by so much."""
 
     def on_time(self, now: float) -> None:
         """Called before anything is paced: time has passed."""

@@ -34,6 +34,7 @@ from fedrdma_fate.core.x.cycle_times import (
     CycleTimes,
 )
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, MOST_RATE, MaxRateFilter, RttFilter
+from fedrdma_fate.core.x.lateness import CatchUp
 from fedrdma_fate.core.x.loss_rounds import LEAST_ROUND_CHUNKS, LossRound, LossRounds
 from fedrdma_fate.core.x.newcomer import FIRST_SIGN_SECONDS, Newcomer, Sign
 from fedrdma_fate.core.x.opening import Opening
@@ -101,6 +102,7 @@ class RateController:
         self._rtt = RttFilter(known.min_rtt)
         self._queue_delay = QueueDelay(known.min_rtt, known.rtt_variation, known.least_mean_rtt)
         self._probe_queue = ProbeQueue(known.queue_bytes)
+        self._catch_up = CatchUp()
         self._latest_queue = math.inf
         self._left_at, self._now = known.left_at, 0.0
         self._rounds = LossRounds(known.loss, measured=proved)
@@ -187,6 +189,11 @@ class RateController:
         return self._probe_queue.most_bytes
 
     @property
+    def catch_up_bytes(self) -> float:
+        """See `Controller`."""
+        return self._catch_up.most_bytes
+
+    @property
     def least_sample_bytes(self) -> int:
         """Of how much, at least, delivery rates are to be taken."""
         is_lossless = self._rounds.is_measured and self.loss <= LOSSLESS
@@ -267,6 +274,10 @@ class RateController:
     def on_bound(self, most: float) -> None:
         """See `Controller`."""
         self._bound.most = self._competition.share = most
+
+    def on_catch_up(self, late: float, now: float) -> None:
+        """See `Controller`."""
+        self._catch_up.start(now + late + self._rtt.latest + 2 * DELIVERY_WINDOW_SECONDS)
 
     def _try_room(self, now: float) -> None:
         """Others have ended: what is known of the path was what they left of it."""
@@ -409,6 +420,7 @@ class RateController:
             return
         queue = self._on_rtt(sample.rtt, now)
         self._probe_queue.on_sample(sample.lost, sample.arrived, rounds.chunk_loss, now)
+        self._catch_up.on_sample(sample.lost, sample.arrived, rounds.chunk_loss, now)
         if sample.delivery_rate is not None:
             self._on_delivery(min(rounds.compensated(sample.delivery_rate), MOST_RATE), now)
         ended = rounds.end(now, self._times.round)

@@ -31,6 +31,7 @@ from fedrdma_fate.core.x.controller import LEAST_RATE, Controller
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
 from fedrdma_fate.core.x.flight_recorder import FlightRecorder
 from fedrdma_fate.core.x.header import HeaderSender
+from fedrdma_fate.core.x.lateness import REPEATED_FACTOR, Lateness
 from fedrdma_fate.core.x.loss_detection import (
     REORDERING_THRESHOLD_CHUNKS,
     RTT_FACTOR,
@@ -222,6 +223,7 @@ class XSender(SenderBase):
         self._timeout = RetransmitTimeout()
         self._repairs = None if settings.repairs is None else RepairSender(settings.repairs, self._order)
         self._ready_at: float | None = None
+        self._lateness = Lateness()
         self._telling = None if settings.bound is None else DigestTelling(plan)
 
     @property
@@ -300,6 +302,7 @@ class XSender(SenderBase):
         """The receiver says what it has. Stale reports teach nothing and do no harm."""
         if self.finished or self.state is SenderState.IDLE or report.epoch != self._epoch:
             return []
+        self._lateness.on_event(self.timer(), now)
         newest, sent = self._in_flight.on_acknowledged(report.newest, now, self.control.min_rtt), self._queue.sent
         try:
             new = list(self._arrivals.merge(report.complete, report.beyond))
@@ -434,6 +437,7 @@ class XSender(SenderBase):
         if now >= self._fails_at:
             idle = now - self._timeout.last_progress
             return self.cancel(ErrorCode.IDLE_TIMEOUT, f"nothing arrived for {idle:g} s")
+        self._lateness.on_event(self.timer(), now)
         if not self.settings.reliable:
             self._detect_overdue(now)
         return self._pump(now)
@@ -471,7 +475,8 @@ class XSender(SenderBase):
             self._latest_trip = min(self._latest_trip, trip)
             return None
         self._latest_trip = trip
-        return trip
+        # who comes late to a report took it for longer under way than it was: no sign of a queue
+        return None if self._lateness.seconds(now) else trip
 
     def _longest_wait(self, oldest_sent_at: float) -> float:
         """How long a chunk under way may take, as a round trip.
@@ -599,9 +604,19 @@ class XSender(SenderBase):
         else:
             self._send_train(actions, now)
         if self._queue.is_application_limited:
-            idle_seconds = DELIVERY_WINDOW_SECONDS + self._sample_seconds
-            self._application_limited_until = now + self.control.rtt + idle_seconds
+            self._note_little_to_send(now)
         return actions + self._finish_sending()
+
+    def _note_little_to_send(self, now: float, late: float = 0.0) -> None:
+        """What arrives of what goes now is less than the path carries, also where it is told of so late."""
+        idle_seconds = DELIVERY_WINDOW_SECONDS + self._sample_seconds
+        self._application_limited_until = now + late + self.control.rtt + idle_seconds
+
+    def _catch_up(self, late: float, now: float) -> float:
+        """How much of what was not sent goes at once."""
+        missed = min(self._rate * late, self.control.catch_up_bytes)
+        self.control.on_catch_up(REPEATED_FACTOR * late, now)
+        return missed
 
     def _send_window(self, actions: list[Action], now: float) -> None:
         window, burst = self._window(), self.control.burst_bytes if self.settings.paced else math.inf
@@ -646,8 +661,14 @@ class XSender(SenderBase):
         self.control.on_time(now)
         rate = self._rate
         burst = max(min(rate * BURST_SECONDS, self.control.burst_bytes), rate * WAKE_SECONDS)
+        late = self._lateness.take()
+        if late and math.isinf(self._most_rate):
+            # others who are held to shares of a link may be as late
+            burst = max(burst, self._catch_up(late, now))
         self._pacer.burst_bytes = max(int(burst), self.plan.chunk_bytes)
         self._pacer.set_rate(rate, now)
+        if late:
+            self._note_little_to_send(now, REPEATED_FACTOR * late)
         if self._was_idle:
             # as at the start: a buffer that holds a train need not hold 1 ms of a fast path's rate
             self._pacer.bound(max(FIRST_BURST_BYTES, self.plan.chunk_bytes))

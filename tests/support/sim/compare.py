@@ -19,6 +19,7 @@ from fedrdma_fate.core.x.controller import MakeController
 from fedrdma_fate.core.x.rate_control import RateController
 from tests.support.sim.bad_paths import BurstLoss, Policer
 from tests.support.sim.bottleneck import PACKET_OVERHEAD_BYTES, Bottleneck, BottleneckProfile
+from tests.support.sim.busy import Busy
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.core_flow import CoreFlow
 from tests.support.sim.cubic import CubicFlow
@@ -132,12 +133,14 @@ def single_cases() -> Iterator[Case]:
                 )
 
 
-def transfers(case: Case, make: MakeController, count: int = 3, seed: int = 1) -> list[tuple[float, float]]:
+def transfers(
+    case: Case, make: MakeController, count: int = 3, seed: int = 1, busy: Busy | None = None
+) -> list[tuple[float, float]]:
     """(seconds over the best possible, share sent again) of transfers after each other, nothing known but the probe."""
     clock = VirtualClock()
     link = Bottleneck(clock, case.profile(), random.Random(seed))
     plan = ChunkPlan(case.total, FIRST_CHUNK_BYTES)
-    flow = XFlow(clock, link, plan, recut=True, probed=True, repairs=True, make_controller=make)
+    flow = XFlow(clock, link, plan, recut=True, probed=True, repairs=True, make_controller=make, busy=busy)
     clock.run(1.0)
     link.follow(case.trace)
     results = []
@@ -253,14 +256,14 @@ class Shared:
         return CoreFlow(clock, link, endless, CONTROLLERS[name], chunk_bytes=self.chunk_bytes)
 
 
-def medians(case: Case, make: MakeController, seeds: int) -> list[tuple[float, float]]:
+def medians(case: Case, make: MakeController, seeds: int, busy: Busy | None = None) -> list[tuple[float, float]]:
     """Of `transfers` by seeds from 1 on, each by its place; up to the first that one of them did not do."""
-    runs = [transfers(case, make, seed=seed) for seed in range(1, seeds + 1)]
+    runs = [transfers(case, make, seed=seed, busy=busy) for seed in range(1, seeds + 1)]
     columns = [tuple(zip(*each, strict=True)) for each in zip(*runs, strict=False)]
     return [(statistics.median(seconds), statistics.median(resent)) for seconds, resent in columns]
 
 
-def print_single(names: Sequence[str], pattern: str, seeds: int = 1) -> None:
+def print_single(names: Sequence[str], pattern: str, seeds: int = 1, busy: Busy | None = None) -> None:
     """The table of flows that have a path for themselves; CUBIC by one seed."""
     head = ["path", *(f"{name}: first, later (sent again)" for name in names), "CUBIC"]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
@@ -269,7 +272,7 @@ def print_single(names: Sequence[str], pattern: str, seeds: int = 1) -> None:
             continue
         cells = []
         for name in names:
-            first, *later = medians(case, CONTROLLERS[name], seeds)
+            first, *later = medians(case, CONTROLLERS[name], seeds, busy)
             if not later:
                 cells.append("not done" if first[0] == float("inf") else f"{first[0]:.2f}, not done")
                 continue
@@ -340,6 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jitter", type=float, default=0.001, help="of `incast`, seconds within which all begin")
     parser.add_argument("--rounds", type=int, default=3, help="of `incast` and `outcast`")
+    parser.add_argument("--busy", help="of `single`: ms that both hosts run, and wait then: 4/8; CUBIC's are idle")
     parser.add_argument("--seeds", type=int, default=1, help="of `single` and `incast`: the median of so many runs")
     parser.add_argument("--share", default="even,off", help="of `incast`")
     parser.add_argument("--configured", type=float, help="of `incast`: `receive.rate`, as a multiple of the link's")
@@ -356,7 +360,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", action="store_true", help="of `sharing`: transfers with pauses in between")
     chosen = parser.parse_args(arguments)
     if chosen.table == "single":
-        print_single(chosen.controllers.split(","), chosen.only, chosen.seeds)
+        busy = None
+        if chosen.busy is not None:
+            runs, waits = (float(each) / 1e3 for each in chosen.busy.split("/"))
+            busy = Busy(runs, waits)
+        print_single(chosen.controllers.split(","), chosen.only, chosen.seeds, busy)
     elif chosen.table == "incast":
         case = IncastCase(
             chosen.silos,

@@ -28,6 +28,7 @@ from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.frames import ControlFrame, MessageKey, Offer, Party
 from tests.support.engine import DATAGRAM_KEYS
 from tests.support.sim.bottleneck import Bottleneck, DelayLine, Nic
+from tests.support.sim.busy import Busy, Turns
 from tests.support.sim.clock import VirtualClock
 from tests.support.sim.endpoint import BottleneckEndpoint, PayloadOfZeros, SparseRegion
 from tests.support.sim.host import SimHost
@@ -70,6 +71,7 @@ class XFlow:
         nic_bps: float | None = None,
         loss_share: float = 0.0,
         nic: Nic | None = None,
+        busy: Busy | None = None,
     ) -> None:
         """
         Args:
@@ -86,6 +88,7 @@ class XFlow:
             nic_bps: of the sender's card; None: that of the bottleneck's profile.
             nic: the sender's card, where others share it.
             loss_share: of each payload that may be missing in the end.
+            busy: how both hosts are; None: idle.
         """
         self.missing: Ranges = ()
         self.outcome: Finished | Failed | None = None
@@ -114,8 +117,12 @@ class XFlow:
         )
         self._loss_share = loss_share
         theirs = LinkSettings("sim", loss_share=lambda _key: loss_share)
-        self._sender = SimHost(clock, "receiver", settings, self._on_sender_event)
-        self._receiver = SimHost(clock, "sender", theirs, self._on_receiver_event)
+
+        def turns(seed: int) -> Turns | None:
+            return None if busy is None else Turns(busy, random.Random(seed))
+
+        self._sender = SimHost(clock, "receiver", settings, self._on_sender_event, turns(2))
+        self._receiver = SimHost(clock, "sender", theirs, self._on_receiver_event, turns(3))
         service = ChunkService(reliable, self_paced=False, queue_pairs=4, mtu_bytes=link.profile.mtu_bytes)
         near = BottleneckEndpoint(clock, link, service, self._half_trip, nic or Nic(nic_bps))
         # the other direction is a link of its own, where only trains go

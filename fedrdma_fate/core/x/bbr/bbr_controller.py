@@ -198,6 +198,14 @@ class BbrController:
         """What may go at once (section 5.6.3, C.send_quantum)."""
         return max(min(MOST_QUANTUM_SECONDS * self.rate, MOST_QUANTUM_BYTES), 2 * self._segment)
 
+    @property
+    def catch_up_bytes(self) -> float:
+        """Nothing besides (section 5.6.3)."""
+        return 0.0
+
+    def on_catch_up(self, late: float, now: float) -> None:
+        """Nothing: there is none."""
+
     def state(self) -> PathState | None:
         """What to remember for the next transfer."""
         rate = self._max_bandwidth.value

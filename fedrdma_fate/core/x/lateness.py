@@ -1,0 +1,97 @@
+"""How late a host comes to what was due, and what it may make up for at once.
+
+On a host that trains on all of its cores, the thread that paces waits its turn for milliseconds, again and again. What
+it was to send meanwhile it has not sent: so less arrives, which is no slower path, and reports lie here unread, which
+is no queue. A kernel's TCP has none of that, for it sends what acknowledgements let go when they come. All rules and
+numbers of this module are ours; times in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedrdma_fate.core.x.pacing import BURST_SECONDS
+from fedrdma_fate.core.x.probe_queue import (
+    EXCESS_CHUNKS,
+    LEAST_QUEUE_BYTES,
+    LOSS_FACTOR,
+    MOST_QUEUE_BYTES,
+)
+from fedrdma_fate.core.x.queue_detection import OVERLOAD_LOSS
+
+LATE_SECONDS = BURST_SECONDS
+"""Who is later than this has lost pace: the token bucket holds no more. Threads of an idle host are later by some
+tenths of it."""
+
+REPEATED_FACTOR = 2
+"""A host that was so late is expected to be as late again, and up to so many times, before what it sent now is told of:
+waits for a turn vary by as much."""
+
+CATCH_UP_GROWTH_FACTOR = 1.25
+"""Of what may be made up for at once, after one that lost nothing: by what BBR probes for more bandwidth (draft,
+section 5.3.3), for a host that is late a dozen times a second comes to it soon."""
+
+
+class Lateness:
+    """Whether the host was late for what it does now."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._at = -math.inf
+        self._is_taken = True
+
+    def on_event(self, due: float | None, now: float) -> None:
+        """Something is looked at.
+
+        Args:
+            due: when the host asked to be woken at the latest; None: it has not.
+            now: when it was.
+        """
+        if due is not None and now - due > LATE_SECONDS:
+            self._seconds, self._at, self._is_taken = now - due, now, False
+
+    def seconds(self, now: float) -> float:
+        """By how much what is looked at now may have waited here; 0: it has not."""
+        return self._seconds if now == self._at else 0.0
+
+    def take(self) -> float:
+        """By how much pace was lost, since this was asked for."""
+        seconds = 0.0 if self._is_taken else self._seconds
+        self._is_taken = True
+        return seconds
+
+
+class CatchUp:
+    """How much of what a late host has not sent it may send at once: as the buffers on the path have room for.
+
+    While nothing was sent nothing stood in them, so that they are as empty as they get.
+
+    Attributes:
+        most_bytes: of it.
+    """
+
+    def __init__(self) -> None:
+        self.most_bytes = LEAST_QUEUE_BYTES
+        self._due: float | None = None
+        self._lost = self._resolved = 0
+
+    def start(self, due: float) -> None:
+        """So much goes at once; by `due` all that was lost of it is known. One is judged at a time."""
+        if self._due is None:
+            self._due = due
+            self._lost = self._resolved = 0
+
+    def on_sample(self, lost: int, arrived: int, usual_loss: float, now: float) -> None:
+        """A report has come: chunks lost and arrived, and the share that the path loses anyway."""
+        if self._due is None:
+            return
+        self._lost += lost
+        self._resolved += lost + arrived
+        if now < self._due:
+            return
+        self._due = None
+        if self._lost > (usual_loss + OVERLOAD_LOSS) * self._resolved + EXCESS_CHUNKS:
+            # a policer has no room at all
+            self.most_bytes *= LOSS_FACTOR
+        else:
+            self.most_bytes = min(self.most_bytes * CATCH_UP_GROWTH_FACTOR, MOST_QUEUE_BYTES)
