@@ -125,6 +125,7 @@ def joint_rate(trains: Sequence[Arrived], peers: int = 0) -> float:
     peers = max(peers, len(trains))
     if len(trains) < least_answered(peers):
         return 0.0
+    trains = _with_possible_trips(trains)
     most = sum(train.rate for train in trains)
     return min(most, max(_of_all(trains), _of_the_first(trains, least_answered(peers))))
 
@@ -150,6 +151,20 @@ def held_bytes(trains: Sequence[Arrived]) -> int:
 def least_answered(peers: int) -> int:
     """Of trains to so many peers have to tell of the link, so that few who lie, or one, do not."""
     return max(2, (peers + 1) // 2)
+
+
+def _with_possible_trips(trains: Sequence[Arrived]) -> Sequence[Arrived]:
+    """Who came sooner than its way takes was known by a moment at which that way was queued.
+
+    As when all paths came up at once, and the train of each queued behind those of the others. Its way is taken for no
+    longer then than the first datagram of any took, so that the link looks slower, and not faster; those of the others
+    stay as they are, so that nobody makes them longer or shorter by what he says of his.
+    """
+    first = max(min(train.seconds - train.spread for train in trains), 0.0)
+    return [
+        train if train.round_trip <= train.seconds - train.spread else train._replace(round_trip=first)
+        for train in trains
+    ]
 
 
 def _of_all(trains: Sequence[Arrived]) -> float:

@@ -44,6 +44,20 @@ def arrivals(
     ]
 
 
+def test_ways_that_were_queued_when_their_round_trips_were_told_do_not_make_the_link_look_faster() -> None:
+    # four at 20 Mbit/s, 2 ms away, whose paths came up at once: what the trains of the others had queued counted
+    rates, known = (2.358e6, 0.884e6, 2.366e6, 2.366e6), (0.199, 0.136, 0.257, 0.167)
+    seconds = (0.0285, 0.0562, 0.1116, 0.0839)
+    trains = [Arrived(took, trip, rate, 16, 0.026, 16) for took, trip, rate in zip(seconds, known, rates, strict=True)]
+    assert 2.3e6 < joint_rate(trains) < 2.9e6, "and not what all ways do together, 8e6"
+
+
+def test_who_says_that_its_train_was_spread_out_for_long_changes_no_round_trip_of_another() -> None:
+    honest = arrivals([LINK] * 8)
+    liar = honest[0]._replace(spread=honest[0].seconds - honest[0].round_trip / 10)
+    assert joint_rate([liar, *honest[1:]]) >= 0.7 * joint_rate(honest)
+
+
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("peers", [2, 8, 16])
 def test_one_link_that_all_ways_lead_over_is_found(peers: int, turns: bool) -> None:
