@@ -12,10 +12,10 @@ import math
 
 from fedrdma_fate.core.x.pacing import BURST_SECONDS
 from fedrdma_fate.core.x.probe_queue import (
-    EXCESS_CHUNKS,
     LEAST_QUEUE_BYTES,
     LOSS_FACTOR,
     MOST_QUEUE_BYTES,
+    LossCount,
 )
 from fedrdma_fate.core.x.queue_detection import OVERLOAD_LOSS
 
@@ -36,9 +36,8 @@ class Lateness:
     """Whether the host was late for what it does now."""
 
     def __init__(self) -> None:
-        self._seconds = 0.0
+        self._seconds = self._lost_pace = 0.0
         self._at = -math.inf
-        self._is_taken = True
 
     def on_event(self, due: float | None, now: float) -> None:
         """Something is looked at.
@@ -48,7 +47,8 @@ class Lateness:
             now: when it was.
         """
         if due is not None and now - due > LATE_SECONDS:
-            self._seconds, self._at, self._is_taken = now - due, now, False
+            self._seconds = self._lost_pace = now - due
+            self._at = now
 
     def seconds(self, now: float) -> float:
         """By how much what is looked at now may have waited here; 0: it has not."""
@@ -56,8 +56,7 @@ class Lateness:
 
     def take(self) -> float:
         """By how much pace was lost, since this was asked for."""
-        seconds = 0.0 if self._is_taken else self._seconds
-        self._is_taken = True
+        seconds, self._lost_pace = self._lost_pace, 0.0
         return seconds
 
 
@@ -72,25 +71,18 @@ class CatchUp:
 
     def __init__(self) -> None:
         self.most_bytes = LEAST_QUEUE_BYTES
-        self._due: float | None = None
-        self._lost = self._resolved = 0
+        self._count = LossCount()
 
     def start(self, due: float) -> None:
         """So much goes at once; by `due` all that was lost of it is known. One is judged at a time."""
-        if self._due is None:
-            self._due = due
-            self._lost = self._resolved = 0
+        if not self._count.is_open:
+            self._count.start(due)
 
     def on_sample(self, lost: int, arrived: int, usual_loss: float, now: float) -> None:
         """A report has come: chunks lost and arrived, and the share that the path loses anyway."""
-        if self._due is None:
+        if not self._count.on_sample(lost, arrived, usual_loss, now):
             return
-        self._lost += lost
-        self._resolved += lost + arrived
-        if now < self._due:
-            return
-        self._due = None
-        if self._lost > (usual_loss + OVERLOAD_LOSS) * self._resolved + EXCESS_CHUNKS:
+        if self._count.end(OVERLOAD_LOSS):
             # a policer has no room at all
             self.most_bytes *= LOSS_FACTOR
         else:

@@ -35,6 +35,44 @@ EXCESS_CHUNKS = 3
 """And so many more at least, for fewer are chance."""
 
 
+class LossCount:
+    """What is lost from a moment on until all of it is told, and whether that is more than usual. Times in seconds.
+
+    Attributes:
+        lost: chunks that were.
+    """
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self._resolved = 0
+        self._usual_loss = 0.0
+        self._due: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it counts."""
+        return self._due is not None
+
+    def start(self, due: float) -> None:
+        """Count anew; by `due` all is told."""
+        self._due = due
+        self.lost = self._resolved = 0
+
+    def on_sample(self, lost: int, arrived: int, usual_loss: float, now: float) -> bool:
+        """A report has come: chunks lost and arrived, and the share that the path loses anyway; whether all is told."""
+        if self._due is None:
+            return False
+        self.lost += lost
+        self._resolved += lost + arrived
+        self._usual_loss = usual_loss
+        return now >= self._due
+
+    def end(self, excess: float) -> bool:
+        """It counts no more; whether so much more was lost than usual, as a share of the chunks, and not by chance."""
+        self._due = None
+        return self.lost > (self._usual_loss + excess) * self._resolved + EXCESS_CHUNKS
+
+
 class ProbeQueue:
     """What our probes may queue. Times in seconds, rates in bytes a second.
 
@@ -49,10 +87,9 @@ class ProbeQueue:
         """
         self.most_bytes = min(max(remembered or MOST_QUEUE_BYTES, LEAST_QUEUE_BYTES), MOST_QUEUE_BYTES)
         self._judged = remembered > 0
-        self._due: float | None = None
-        self._queued = self._usual_loss = 0.0
+        self._count = LossCount()
+        self._queued = 0.0
         self._chunk_bytes = 0
-        self._lost = self._resolved = 0
 
     @property
     def remembered(self) -> float:
@@ -62,7 +99,7 @@ class ProbeQueue:
     @property
     def is_judging(self) -> bool:
         """Whether what is lost now may be what a probe had no room for."""
-        return self._due is not None
+        return self._count.is_open
 
     def gain(self, rate: float, capacity: float, seconds: float, most: float) -> float:
         """Of a probe at this rate, of this length, on a path that gave so much before: at most so much."""
@@ -71,25 +108,20 @@ class ProbeQueue:
 
     def start(self, queued: float, chunk_bytes: int, due: float) -> None:
         """A probe begins that will queue so many bytes, in chunks of this size; by `due` all that it lost is known."""
-        if self._due is not None:
+        if self._count.is_open:
             self._judge()
-        self._queued, self._chunk_bytes, self._due = queued, chunk_bytes, due
-        self._lost = self._resolved = 0
+        self._queued, self._chunk_bytes = queued, chunk_bytes
+        self._count.start(due)
 
     def on_sample(self, lost: int, arrived: int, usual_loss: float, now: float) -> None:
         """A report has come: chunks lost and arrived, and the share that the path loses anyway."""
-        if self._due is None:
-            return
-        self._lost += lost
-        self._resolved += lost + arrived
-        self._usual_loss = usual_loss
-        if now >= self._due:
+        if self._count.on_sample(lost, arrived, usual_loss, now):
             self._judge()
 
     def _judge(self) -> None:
-        self._due, self._judged = None, True
-        if self._lost > (self._usual_loss + EXCESS_LOSS) * self._resolved + EXCESS_CHUNKS:
-            fitted = self._queued - self._lost * self._chunk_bytes
+        self._judged = True
+        if self._count.end(EXCESS_LOSS):
+            fitted = self._queued - self._count.lost * self._chunk_bytes
             self.most_bytes = max(LEAST_QUEUE_BYTES, min(LOSS_FACTOR * self._queued, fitted, self.most_bytes))
         else:
             self.most_bytes = min(self.most_bytes * GROWTH_FACTOR, MOST_QUEUE_BYTES)
