@@ -189,7 +189,8 @@ class ProbingSide:
         # what came last did so when the others had, and no later than the answer went
         spread = answer.arrivals[-1][1] * 1e-9 if answer.arrivals else -1.0
         held = answer.held_ns * 1e-9 - spread
-        if 0 < came <= count and 0 <= held <= now - began and spread >= 0:
+        # its first datagram came after that moment
+        if 0 < came <= count and held >= 0 and 0 <= spread <= now - began - held:
             self.joint = JointAnswer(began, now - began - held, spread, came, count)
 
     def on_answer(self, answer: PathProbeAnswer, now: float) -> PathState | None:

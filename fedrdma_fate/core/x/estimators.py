@@ -14,6 +14,10 @@ LEAST_PRECISE_SECONDS = 0.002
 MOST_RATE = 1e13
 """Bytes a second, 80 Tbit/s: no path has more, whatever a receiver says of what arrived within how short a time."""
 
+MOST_SAMPLES = 4096
+"""That are kept: twice the chunks that a thread sends within 8 ms. Who reports arrivals that are next to no time apart
+would have a sender keep all of them."""
+
 
 class DeliveryRateEstimator:
     """Bytes over time at the receiver, lately: over a few milliseconds, or what it takes to see enough of them.
@@ -32,7 +36,7 @@ class DeliveryRateEstimator:
             least_bytes: that must have arrived for a rate to mean something.
         """
         self.least_bytes = least_bytes
-        self._arrivals: deque[tuple[float, int]] = deque()
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=MOST_SAMPLES)
 
     def rate(self, arrived_at: float, received_bytes: int, *, precise: bool = False) -> float | None:
         """Bytes a second lately; None where that cannot be told.
@@ -71,7 +75,7 @@ class MaxRateFilter:
     """
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, float]] = deque()
+        self._samples: deque[tuple[float, float]] = deque(maxlen=MOST_SAMPLES)
 
     def update(self, rate: float, now: float, window_seconds: float) -> float:
         """Take a sample in; the largest of the window."""

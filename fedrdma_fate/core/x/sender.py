@@ -470,7 +470,8 @@ class XSender(SenderBase):
         Which of its sendings was acknowledged is not known (Karn), so it takes no less than this: while only such ones
         are under way, a queue that has drained meanwhile would keep the time-out long.
         """
-        trip = now - sent.sent_at - max(held, 0.0)
+        # whoever says that it has held its report for longer than the chunk is gone has said nothing
+        trip = max(now - sent.sent_at - max(held, 0.0), 0.0)
         if sent.is_retransmission:
             self._latest_trip = min(self._latest_trip, trip)
             return None

@@ -320,6 +320,7 @@ def test_a_train_that_others_go_with_tells_how_long_it_took_and_nothing_of_the_p
         pytest.param(10**18, ((8, 0),), id="held back for longer than it was away"),
         pytest.param(0, ((8, 5),), id="answered before it came"),
         pytest.param(0, ((4, 0), (4, -5)), id="came before it began"),
+        pytest.param(10**15, ((1, 0), (7, 10**15)), id="spread over longer than it was away"),
     ],
 )
 def test_an_answer_that_cannot_be_tells_nothing(held_ns: int, came: tuple[tuple[int, int], ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 
+from fedrdma_fate.core.x.estimators import MOST_SAMPLES
 from fedrdma_fate.core.x.flight_recorder import RateSample
 
 BETA = 0.7
@@ -123,7 +124,7 @@ class ExtraAcked:
         self.value = 0.0
         self._since = 0.0
         self._acked = 0.0
-        self._samples: deque[tuple[int, float]] = deque()
+        self._samples: deque[tuple[int, float]] = deque(maxlen=MOST_SAMPLES)
 
     def update(self, sample: RateSample, bandwidth: float, window: float, now: float, count: int, rounds: int) -> None:
         """A report has come, in the round of this count; the most of so many rounds counts."""

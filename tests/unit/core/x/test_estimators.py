@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+
 import pytest
 
 from fedrdma_fate.core.x.estimators import (
@@ -66,6 +69,28 @@ def test_a_report_that_comes_late_says_nothing() -> None:
     estimator = DeliveryRateEstimator(4 * CHUNK)
     rates(estimator, 1e-3, 20)
     assert estimator.rate(0.01, 10 * CHUNK) is None
+
+
+def kept_bytes(take: Callable[[int], object], count: int) -> int:
+    """Of memory, when so many samples were taken in."""
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            take(number)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_who_reports_arrivals_that_are_no_time_apart_has_few_of_them_kept() -> None:
+    estimator = DeliveryRateEstimator(4 * CHUNK)
+    assert kept_bytes(lambda number: estimator.rate(number * 1e-12, number), 10_000) < 8e5
+
+
+def test_who_reports_each_time_that_less_was_delivered_has_few_of_the_samples_kept() -> None:
+    largest = MaxRateFilter()
+    assert kept_bytes(lambda number: largest.update(1e9 - number, number * 1e-4, 600.0), 10_000) < 8e5
+    assert largest.update(5e9, 2.0, 600.0) == 5e9
 
 
 def test_the_first_round_of_an_unknown_path_counts_in_full() -> None:

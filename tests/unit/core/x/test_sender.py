@@ -184,6 +184,31 @@ def test_whatever_a_receiver_reports_the_sender_goes_on_and_believes_in_a_rate_t
     assert 0 < state.min_rtt < 3600
 
 
+def test_a_receiver_that_says_to_have_held_its_report_for_ever_has_no_chunk_taken_for_lost_as_soon_as_it_is_sent() -> (
+    None
+):
+    chunks, rtt = 4096, 0.02
+    settings = XSendSettings(tag=1, rtt_hint=rtt)
+    sender = XSender(1, ChunkPlan(chunks * CHUNK, CHUNK), settings, RateController(PathState(1e7, rtt, 0.0)))
+    now, complete = 0.02, 1
+    sender.start(0.0)
+    sender.on_timer(now)
+    sender.on_report(Report(1, 0, complete, b"", 0, now, 1e12, CHUNK), now)
+    # then it reports what has gone twice, and nothing from which a round trip can be told
+    for _ in range(30):
+        until = now + 0.1
+        while (due := sender.timer()) is not None and due < until:
+            now = max(now, due)
+            sender.on_timer(now)
+        now, complete = until, complete + 16
+        sender.on_report(Report(1, 0, complete, b"", -1, now, 0.0, complete * CHUNK), now)
+    sent, silent_since = 0, now
+    while now < silent_since + 2.0:
+        now = max(now, sender.timer() or math.inf)
+        sent += len(posted(sender.on_timer(now)))
+    assert sent < 200, "at the full rate there were 1200 chunks for which nobody answers"
+
+
 def test_what_the_receiver_lets_through_bounds_the_rate_and_says_nothing_of_the_path() -> None:
     chunk, rtt, bound = 1000, 0.02, 4e6
     settings, known = XSendSettings(tag=1, mtu_bytes=1000), PathState(1e7, rtt, 0.0)
