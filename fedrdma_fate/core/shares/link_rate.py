@@ -18,6 +18,7 @@ import math
 from typing import Literal
 
 from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
+from fedrdma_fate.core.shares.foreign_flow import ForeignFlow
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 
 PACED_SHARE = 0.98
@@ -137,6 +138,8 @@ class Window:
         lost_share: of what all senders have sent, what did not come at its turn.
         common_loss: the median of the senders' own such shares, the lower of two in the middle.
         free_missing_share: what did not arrive of what was let through to those that no foreign flow holds up.
+        others_lost_share: the same as `lost_share`, without the sender that lost most.
+        chunks: that all senders have sent.
         seconds: how long it was.
     """
 
@@ -146,6 +149,8 @@ class Window:
     lost_share: float
     common_loss: float = 1.0
     free_missing_share: float = 1.0
+    others_lost_share: float = 0.0
+    chunks: float = 0.0
     seconds: float = 0.0
 
     @property
@@ -180,6 +185,8 @@ class Window:
             mean(self.lost_share, window.lost_share),
             mean(self.common_loss, window.common_loss),
             mean(self.free_missing_share, window.free_missing_share),
+            mean(self.others_lost_share, window.others_lost_share),
+            window.chunks,
             window.seconds,
         )
 
@@ -196,6 +203,7 @@ class LinkRate:
         rate: what the link carries; None while nothing is known.
         found_by: how that is known.
         gain: of the trial under way, 1 while there is none.
+        foreign: who is on it and keeps to no share.
         reach: what all ways that lead over the link carry together, as far as it is known: more is not tried for.
     """
 
@@ -212,6 +220,7 @@ class LinkRate:
         self.found_by = "unknown" if configured is None else "configured"
         self.gain = 1.0
         self.reach = math.inf
+        self.foreign = ForeignFlow()
         self._is_roomy = False
         self._is_judged = False
         self._next_gain = FIRST_GAIN
@@ -268,6 +277,7 @@ class LinkRate:
 
         Where the link was taken for overrun, that may have been foreign flows, on it or on most ways: they come and go.
         """
+        self.foreign.on_rest()
         self._lowered_rounds = self._lowered_rounds + 1 if self._is_lowered else 0
         self._is_lowered = False
         if self._lowered_rounds >= REFUTED_ROUNDS:
@@ -287,12 +297,20 @@ class LinkRate:
             return
         before, self._before = self._before, window
         self._undisturbed += 1
+        if not self._least_hold and self.gain == 1 and not self._retreats:
+            # what is sent and lost may go over many ways, and over none that all share
+            self.foreign.on_window(window.others_lost_share, window.chunks, window.seconds)
         if self.is_overrun(window):
             self._disbelieved += 1
             if not self._has_carried(window.all_sent) or self._disbelieved >= DISBELIEVED_IN_A_ROW:
                 self._on_overrun(window.all_arrived)
             return
         self._disbelieved = 0
+        if self.foreign.part:
+            # somebody takes what we leave, and leaves what we take: trials would show that alone
+            self.gain, self._before, self._usual = 1.0, None, None
+            self._doubt_less()
+            return
         usual = self._usual
         self._note_usual(window)
         if self.gain > 1:

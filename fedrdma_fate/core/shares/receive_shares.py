@@ -328,17 +328,22 @@ class ReceiveShares:
             self._end_turns()
             shares = {name: math.inf for name, sender in self.senders.items() if sender.active}
         elif self._takes_turns and active > 1 and (parts == active or self._crowd >= self.expected):
-            shares = self._by_turns(total, now)
+            shares = self._by_turns(self._left_by_foreign(total, parts), now)
         else:
-            shares = self._among(total, parts)
+            shares = self._among(self._left_by_foreign(total, parts), parts)
         # who begins next comes on top of those that are here; by doubling, so that not each one that begins changes it
         may_begin, others, least = self._may_begin, len(self.senders), max(2, 1 << active.bit_length())
         expected = max(self.expected, least)
         for name, sender in self.senders.items():
             # of whom nothing is expected has what it has when all begin
-            part = total / self.link.gain / (expected if name in may_begin else max(others, least))
+            count = expected if name in may_begin else max(others, least)
+            part = self._left_by_foreign(total, count) / self.link.gain / count
             next_share = part if self._turn_ends is None else LEAST_RATE
             self._tell(name, shares[name] if sender.active else next_share, now)
+
+    def _left_by_foreign(self, total: float, parts: int) -> float:
+        """What there is for so many of ours beside who keeps to no share."""
+        return total * (1 - self.link.foreign.part / (parts + 1))
 
     def _half_trip(self, sender: Sender) -> float:
         """After which it is heard that it has begun, seconds."""

@@ -186,6 +186,8 @@ def _window_of(senders: list[Sender], seconds: float) -> Window:
         lost_share=lost / (all_arrived + lost) if lost else 0.0,
         common_loss=_common_loss(senders),
         free_missing_share=_missing_share(free),
+        others_lost_share=_others_lost_share(senders),
+        chunks=(all_arrived + lost) * seconds / CHUNK_BYTES,
         seconds=seconds,
     )
 
@@ -194,6 +196,13 @@ def _missing_share(senders: list[Sender]) -> float:
     """What did not come of what was let through to these; all, where there are none."""
     allowed = sum(sender.allowed for sender in senders)
     return 1 - sum(sender.arrived_rate for sender in senders) / allowed if senders else 1.0
+
+
+def _others_lost_share(senders: list[Sender]) -> float:
+    """What did not come at its turn of what all have sent, but of the one that lost most."""
+    others = sorted(senders, key=lambda each: each.lost_rate)[:-1]
+    lost = sum(each.lost_rate for each in others)
+    return lost / (lost + sum(each.arrived_rate for each in others)) if lost else 0.0
 
 
 def _common_loss(senders: list[Sender]) -> float:

@@ -17,3 +17,13 @@ def test_a_line_for_each_number_of_silos_and_together_they_have_no_more_than_the
         foreign, ours = float(row[3]), float(row[4])
         assert 0 < foreign < 1
         assert 0.5 < foreign + ours <= 1.0
+
+
+def test_a_foreign_flow_beside_four_that_share_a_link_has_no_less_than_one_of_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["--silos", "4", "--rate", "1e8", "--buffer", "50000", "--seconds", "3"])
+    row = capsys.readouterr().out.splitlines()[2].split("|")
+    foreign, ours = float(row[3]), float(row[4])
+    assert foreign >= 1 / 5
+    assert ours >= 4 / 5 * 0.85
