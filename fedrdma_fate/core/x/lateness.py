@@ -33,9 +33,14 @@ section 5.3.3), for a host that is late a dozen times a second comes to it soon.
 
 
 class Lateness:
-    """Whether the host was late for what it does now."""
+    """Whether the host was late for what it does now.
+
+    Attributes:
+        looked_at: when something was looked at last.
+    """
 
     def __init__(self) -> None:
+        self.looked_at = -math.inf
         self._seconds = self._lost_pace = 0.0
         self._at = -math.inf
 
@@ -46,8 +51,11 @@ class Lateness:
             due: when the host asked to be woken at the latest; None: it has not.
             now: when it was.
         """
-        if due is not None and now - due > LATE_SECONDS:
-            self._seconds = self._lost_pace = now - due
+        # what was learnt then may have made due what was not before: it has waited since then, and not for longer
+        late = 0.0 if due is None else now - max(due, self.looked_at)
+        self.looked_at = now
+        if late > LATE_SECONDS:
+            self._seconds = self._lost_pace = late
             self._at = now
 
     def seconds(self, now: float) -> float:

@@ -258,6 +258,7 @@ class XSender(SenderBase):
 
     def on_written(self, written_from: int, now: float) -> list[Action]:
         """The payload lies there from here on. Waiting for its owner is not waiting for the network."""
+        self._look(now)
         if self._awaits_owner:
             self._timeout.last_progress = now
         self._queue.written_from = min(self._queue.written_from, written_from)
@@ -276,13 +277,15 @@ class XSender(SenderBase):
         position = self._requests.pop(work_request, None)
         if position is None or self.finished or not self.settings.reliable or not self._arrivals.add(position):
             return []
+        self._look(now)
         sent = self._in_flight.on_acknowledged(position, now, self.control.min_rtt)
         length = self._length(position)
         self._own_arrived_bytes += length
         self.arrived_bytes += length
         self.delivered_bytes += length
         self._timeout.on_progress(now)
-        rtt = now - sent.sent_at if sent is not None else None
+        # who comes late to it took it for longer under way than it was
+        rtt = None if sent is None or self._lateness.seconds(now) else now - sent.sent_at
         rate = self._delivery_rate(now, self._own_arrived_bytes)
         self._learn(rtt, rate, 1, (), now)
         return self._tell_arrived([position]) + self._pump(now)
@@ -302,7 +305,7 @@ class XSender(SenderBase):
         """The receiver says what it has. Stale reports teach nothing and do no harm."""
         if self.finished or self.state is SenderState.IDLE or report.epoch != self._epoch:
             return []
-        self._lateness.on_event(self.timer(), now)
+        self._look(now)
         newest, sent = self._in_flight.on_acknowledged(report.newest, now, self.control.min_rtt), self._queue.sent
         try:
             new = list(self._arrivals.merge(report.complete, report.beyond))
@@ -371,6 +374,7 @@ class XSender(SenderBase):
 
     def bound_rate(self, most: float, now: float) -> list[Action]:
         """The receiver lets no more than this through, in bytes a second: it has others to serve. Infinite: all."""
+        self._look(now)
         self._note_bound(now)
         self._most_rate = max(most, LEAST_RATE)
         self.control.on_bound(self._most_rate)
@@ -437,12 +441,17 @@ class XSender(SenderBase):
         if now >= self._fails_at:
             idle = now - self._timeout.last_progress
             return self.cancel(ErrorCode.IDLE_TIMEOUT, f"nothing arrived for {idle:g} s")
-        self._lateness.on_event(self.timer(), now)
+        self._look(now)
         if not self.settings.reliable:
             self._detect_overdue(now)
         return self._pump(now)
 
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _look(self, now: float) -> None:
+        """Something is looked at: whether the host is late, before anything is sent that was due."""
+        if now > self._lateness.looked_at:
+            self._lateness.on_event(self.timer(), now)
 
     def _forget_in_flight(self) -> None:
         self._queue.retransmit(self._in_flight.clear())
@@ -615,7 +624,9 @@ class XSender(SenderBase):
 
     def _catch_up(self, late: float, now: float) -> float:
         """How much of what was not sent goes at once."""
-        missed = min(self._rate * late, self.control.catch_up_bytes)
+        # what a reliable queue pair loses is told to nobody: nothing shows that there is room for more than a train
+        most = min(self.control.catch_up_bytes, LEAST_QUEUE_BYTES if self.settings.reliable else math.inf)
+        missed = min(self._rate * late, most)
         self.control.on_catch_up(REPEATED_FACTOR * late, now)
         return missed
 

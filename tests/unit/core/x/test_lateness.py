@@ -25,6 +25,16 @@ def test_who_comes_in_time_or_was_not_awaited_is_not_late(due: float | None) -> 
     assert lateness.seconds(1.0) == lateness.take() == 0.0
 
 
+def test_what_became_due_by_what_was_learnt_when_it_was_looked_at_last_has_waited_since_then() -> None:
+    lateness = Lateness()
+    lateness.on_event(2.0, 1.0)
+    # a shorter round trip, or a larger share, and a chunk is overdue since long ago
+    lateness.on_event(0.5, 1.0005)
+    assert lateness.seconds(1.0005) == lateness.take() == 0.0
+    lateness.on_event(0.5, 1.0085)
+    assert lateness.seconds(1.0085) == lateness.take() == pytest.approx(0.008)
+
+
 def test_pace_is_lost_once_each_time() -> None:
     lateness = Lateness()
     lateness.on_event(1.0, 1.008)
