@@ -66,7 +66,7 @@ LEAST_JOINT_DATAGRAMS = 2
 """Of a train that goes with others, however little of one came that went alone: with one it has no spread."""
 
 LEAST_PADDING_BYTES = DATAGRAM_BYTES - SEAL_BYTES - 64
-"""Of a datagram of a train that was wanted: all but its seal and some numbers and names."""
+"""Of a datagram of a train: all but its seal and some numbers and names."""
 
 SKIPPED_DIVISOR = 4
 """The first quarter of a train is left out: a token bucket lets it pass as it came."""
@@ -277,10 +277,10 @@ class ProbedSide:
 
     def on_probe(self, probe: PathProbe, now: float) -> PathProbeAnswer | None:
         """A datagram of a train; the answer, with its last."""
-        # a shorter datagram would make the link look faster than it is
-        is_wanted = (
-            self._wants is not None and probe.count <= self._wants[1] and len(probe.padding) >= LEAST_PADDING_BYTES
-        )
+        if len(probe.padding) < LEAST_PADDING_BYTES:
+            # it would make the link look faster than it is
+            return None
+        is_wanted = self._wants is not None and probe.count <= self._wants[1]
         if probe.train > self._train and (is_wanted or self._trains < MOST_TRAINS):
             self._trains += not is_wanted
             self._is_wanted = is_wanted

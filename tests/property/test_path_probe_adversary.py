@@ -27,7 +27,9 @@ TOLD = st.lists(
     st.tuples(st.sampled_from(["answer", "wanted", "joint", "timer"]), NUMBERS, COUNTS, ARRIVALS, SECONDS), max_size=60
 )
 SENT = st.lists(
-    st.tuples(st.sampled_from(["probe", "want", "timer"]), NUMBERS, COUNTS, st.sampled_from([0, 2000, 4000]), SECONDS),
+    st.tuples(
+        st.sampled_from(["probe", "want", "timer"]), NUMBERS, COUNTS, st.sampled_from([0, 2000, 4036, 4060]), SECONDS
+    ),
     max_size=200,
 )
 

@@ -30,6 +30,7 @@ from fedrdma_fate.wire.datagrams import (
 )
 
 SPACING_NS = 3300
+PADDING = bytes(DATAGRAM_BYTES - 60)
 
 
 def evenly(count: int, at_once: int = 1) -> list[tuple[int, int]]:
@@ -37,7 +38,7 @@ def evenly(count: int, at_once: int = 1) -> list[tuple[int, int]]:
 
 
 def probe(train: int = 1, count: int = TRAIN_DATAGRAMS) -> PathProbe:
-    return PathProbe(train, count, b"")
+    return PathProbe(train, count, PADDING)
 
 
 @pytest.mark.parametrize("at_once", [1, 4, 8])
@@ -385,11 +386,23 @@ def test_of_a_wanted_train_whose_end_is_lost_is_known_what_came() -> None:
 
 def test_a_train_of_short_datagrams_or_longer_than_was_wanted_is_none_that_was() -> None:
     short, longer = ProbedSide(), ProbedSide()
-    for side, padding, count in ((short, bytes(100), 4), (longer, bytes(DATAGRAM_BYTES - 60), 9)):
+    for side, padding, count in ((short, bytes(100), 4), (longer, PADDING, 9)):
         side.want(10.0, 8)
         for number in range(count):
             side.on_probe(PathProbe(1, count, padding), 10.5 + number * 1e-3)
         assert side.wanted is None
+
+
+def test_short_datagrams_are_of_no_train_and_make_nothing_look_faster() -> None:
+    short, mixed = ProbedSide(), ProbedSide()
+    for number in range(TRAIN_DATAGRAMS):
+        assert short.on_probe(PathProbe(1, TRAIN_DATAGRAMS, b""), number * 1e-6) is None
+        mixed.on_probe(probe() if number % 8 == 0 else PathProbe(1, TRAIN_DATAGRAMS, b""), number * 1e-6)
+    assert short.rate is None
+    due = mixed.timer()
+    assert due is not None
+    mixed.on_timer(due)
+    assert mixed.rate == pytest.approx(4096 / 8e-6)
 
 
 def test_a_train_that_goes_alone_tells_the_rate_also_while_one_is_wanted() -> None:
