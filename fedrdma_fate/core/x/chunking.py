@@ -64,8 +64,17 @@ WINDOW_CHUNKS = 12
 """A chunk is no longer than this part of the window: a loss is told by three chunks that follow and are whole, and of
 four in a window none may be."""
 
-LONGEST_SHORT_PATH_CHUNK_BYTES = 256 * 1024
-"""But no longer than this, as a report goes for as much there."""
+WIDE_WINDOW_BYTES = 2 * 1024 * 1024
+"""A window that has become so large is not what a buffer of 0.5 MB leaves of one, and fills any path that is that
+short: where it loses anything, few chunks of it are enough to tell. So that one that was 3 MiB is wide still when it
+has once been too large."""
+
+WIDE_WINDOW_CHUNKS = 6
+"""Of such a window a chunk is no longer than this part: three that tell of a loss, and as many that may be short of a
+datagram themselves. What a chunk and its report cost the two hosts' processors is what bounds the rate there."""
+
+LONGEST_SHORT_PATH_CHUNK_BYTES = 512 * 1024
+"""But no longer than this: a report goes for each then, and beyond it little is saved by longer ones."""
 
 FIRST_SHORT_PATH_CHUNK_BYTES = 64 * 1024
 """And while no window is known no longer than this, a quarter of the first one: of chunks of 256 KiB a report comes for
@@ -201,7 +210,8 @@ def short_path_chunk_bytes(usual_bytes: int, rate: float, window_bytes: float) -
         rate: of the bottleneck, bytes a second.
         window_bytes: that may be under way, as far as transfers have found it; 0: unknown.
     """
-    longest = window_bytes / WINDOW_CHUNKS if window_bytes else FIRST_SHORT_PATH_CHUNK_BYTES
+    chunks = WIDE_WINDOW_CHUNKS if window_bytes >= WIDE_WINDOW_BYTES else WINDOW_CHUNKS
+    longest = window_bytes / chunks if window_bytes else FIRST_SHORT_PATH_CHUNK_BYTES
     bounded = min(max(longest, SMALLEST_CHUNK_BYTES), LONGEST_SHORT_PATH_CHUNK_BYTES)
     return int(min(max(usual_bytes, rate * SHORT_PATH_CHUNK_SECONDS), bounded))
 

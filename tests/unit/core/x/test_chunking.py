@@ -12,6 +12,7 @@ from fedrdma_fate.core.x.chunking import (
     SLOW_PATH_RATE,
     SMALLEST_CHUNK_BYTES,
     SMALLEST_TOLERANT_CHUNK_BYTES,
+    WIDE_WINDOW_BYTES,
     best_chunk_bytes,
     chunk_of_immediate,
     filling_chunk_bytes,
@@ -23,7 +24,8 @@ from fedrdma_fate.core.x.chunking import (
     tolerant_chunk_bytes,
     whole_datagrams,
 )
-from fedrdma_fate.core.x.short_path import FIRST_WINDOW_BYTES
+from fedrdma_fate.core.x.loss_detection import REORDERING_THRESHOLD_CHUNKS
+from fedrdma_fate.core.x.short_path import DECREASE_FACTOR, FIRST_WINDOW_BYTES, MOST_WINDOW_BYTES
 
 
 def test_chunks_shrink_with_loss_and_grow_with_rate_within_bounds() -> None:
@@ -126,7 +128,7 @@ def test_on_a_short_path_chunks_are_long_where_it_is_fast() -> None:
     window, usual = 3 << 20, SMALLEST_CHUNK_BYTES
     assert short_path_chunk_bytes(usual, 12.5e6, window) == usual
     assert usual < short_path_chunk_bytes(usual, 300e6, window) < 256 * 1024
-    assert short_path_chunk_bytes(usual, 5e9, window) == 256 * 1024
+    assert short_path_chunk_bytes(usual, 5e9, window) == 512 * 1024
     assert short_path_chunk_bytes(1440, 2.5e6, 0) == 1440, "on a slow one they are what they are elsewhere"
 
 
@@ -135,6 +137,12 @@ def test_on_a_short_path_the_first_window_holds_several_chunks() -> None:
 
 
 def test_on_a_short_path_a_window_that_was_found_holds_many_chunks_for_losses_are_told_by_those_that_follow() -> None:
-    window = 1 << 20
-    assert window / 4 >= 3 * short_path_chunk_bytes(128 * 1024, 5e9, window)
-    assert short_path_chunk_bytes(128 * 1024, 5e9, 3 << 20) == 256 * 1024, "where nothing is lost they are long"
+    for window in (1 << 20, WIDE_WINDOW_BYTES - 1):
+        assert window / 4 >= 3 * short_path_chunk_bytes(64 * 1024, 5e9, window)
+
+
+def test_on_a_short_path_a_wide_window_has_few_long_chunks_also_when_it_has_once_been_too_large() -> None:
+    # each costs the hosts as much as some batches of datagrams: 256 MB are to be 500 of them, not 1000 or 2000
+    for window in (MOST_WINDOW_BYTES, MOST_WINDOW_BYTES * DECREASE_FACTOR):
+        chunk = whole_datagrams(short_path_chunk_bytes(128 * 1024, 1.1e9, window), 65_475)
+        assert 300 * 1024 < chunk <= window / (REORDERING_THRESHOLD_CHUNKS + 1)
