@@ -6,6 +6,7 @@ import dataclasses
 
 from fedrdma_fate.core.held import Held, Ranges, lies_within, longest, merged, without
 from fedrdma_fate.core.plan import Chunk, SlotLayout
+from fedrdma_fate.engine.both_ends import SharedWork
 from fedrdma_fate.engine.sealed_source import place_of, record_at, record_count, table_place
 from fedrdma_fate.ports import SealBrokenError, Slot
 from fedrdma_fate.security.sealing import PathOpener, digest_of_offer
@@ -15,6 +16,9 @@ from fedrdma_fate.wire.sealed import INTRODUCTION_BYTES, RECORD_OVERHEAD, TAG_BY
 
 SLICE_BYTES = 4 * 1024 * 1024
 """Opened at a time, at most a chunk more: a millisecond or two, for other transfers of the link pace by its thread."""
+
+LEAST_SHARED_CHUNK_BYTES = 128 * 1024
+"""Shorter ones a second thread does not share: they take no longer than it takes two threads to pass Python's lock."""
 
 
 def opens(opener: AttemptOpener, slot: Slot, layout: SlotLayout, chunk: Chunk, tag: bytes, adopted: Ranges) -> bool:
@@ -74,27 +78,39 @@ class Opening:
         introduction = bytes(self._table(0, INTRODUCTION_BYTES))
         self._opener = opener.of_slot(grant, introduction, self.offer.transfer, message)
 
-    def advance(self) -> bool:
+    @property
+    def is_shared(self) -> bool:
+        """Whether a second thread is worth it: long chunks, and more than a slice of them."""
+        return self.offer.total_bytes > SLICE_BYTES and self.layout.plan.chunk_bytes >= LEAST_SHARED_CHUNK_BYTES
+
+    def advance(self, shared: SharedWork | None = None) -> bool:
         """Open some more; whether all of it is done.
+
+        Args:
+            shared: a second thread, which opens some of it where a core is free.
 
         Raises:
             SealBrokenError: it was not begun.
         """
         if self._opener is None:
             raise SealBrokenError("opened before it has begun")
-        plan = self.layout.plan
+        plan, opener = self.layout.plan, self._opener
+        chunks: list[Chunk] = []
         done = 0
         records = record_count(plan)
         while self.opened < records and done < SLICE_BYTES:
             chunk = record_at(plan, self.opened)
-            if lies_within(chunk, self.missing):
-                self.opened += 1
-                continue
-            tag = bytes(self._table(table_place(plan, chunk), RECORD_OVERHEAD))
-            if not opens(self._opener, self.slot, self.layout, chunk, tag, self.adopted):
-                self.damaged.append(chunk)
             self.opened += 1
-            done += max(chunk.length, TAG_BYTES)
+            if not lies_within(chunk, self.missing):
+                chunks.append(chunk)
+                done += max(chunk.length, TAG_BYTES)
+
+        def open_one(chunk: Chunk) -> bool:
+            tag = bytes(self._table(table_place(plan, chunk), RECORD_OVERHEAD))
+            return opens(opener, self.slot, self.layout, chunk, tag, self.adopted)
+
+        are_right = [open_one(chunk) for chunk in chunks] if shared is None else shared.run(open_one, chunks)
+        self.damaged += [chunk for chunk, is_right in zip(chunks, are_right, strict=True) if not is_right]
         return self.opened == records
 
     @property

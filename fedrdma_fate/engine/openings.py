@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from fedrdma_fate.core.held import Held
+from fedrdma_fate.engine.both_ends import SharedWork
 from fedrdma_fate.engine.events import (
     Emit,
     FrameToSend,
@@ -59,6 +60,7 @@ class Openings:
         self._remember = remember
         self._opening: dict[int, Opening] = {}
         self._broken: dict[int, int] = {}
+        self._shared: SharedWork | None = None
 
     def __contains__(self, grant: int) -> bool:
         return grant in self._opening
@@ -72,6 +74,7 @@ class Openings:
             self._refuse(grant, opening, str(error))
             return
         self._advance(grant, opening, now)
+        self._close_idle()
 
     def timer(self) -> float | None:
         """When to call `on_timer`: at once, where there is something to open."""
@@ -81,6 +84,7 @@ class Openings:
         """Open some more of each."""
         for grant, opening in list(self._opening.items()):
             self._advance(grant, opening, now)
+        self._close_idle()
 
     def on_abort(self, transfer: int, code: ErrorCode, reason: str) -> None:
         """The sender gave a transfer up."""
@@ -88,12 +92,14 @@ class Openings:
             if opening.offer.transfer == transfer:
                 del self._opening[grant]
                 self._emit(ReceiveFailed(opening.offer, opening.slot, code, reason))
+        self._close_idle()
 
     def drop(self, grant: int) -> None:
         """The sender has begun it anew, or given it up."""
         opening = self._opening.pop(grant, None)
         if opening is not None:
             self._emit(SlotsReturned((opening.slot,)))
+        self._close_idle()
 
     def clear(self) -> None:
         """The link ends."""
@@ -117,7 +123,9 @@ class Openings:
         ]
 
     def _advance(self, grant: int, opening: Opening, now: float) -> None:
-        if not opening.advance():
+        if opening.is_shared and self._shared is None:
+            self._shared = SharedWork()
+        if not opening.advance(self._shared if opening.is_shared else None):
             return
         if opening.damaged:
             count, length = len(opening.damaged), sum(chunk.length for chunk in opening.damaged)
@@ -140,6 +148,12 @@ class Openings:
         if tells:
             self._datagrams.post(Delivered(offer.transfer), COPIES)
             self._emit(FrameToSend(Delivered(offer.transfer)))
+
+    def _close_idle(self) -> None:
+        """A thread that opens is kept no longer than there is something to open."""
+        if self._shared is not None and not self._opening:
+            self._shared.close()
+            self._shared = None
 
     def _refuse(self, grant: int, opening: Opening, reason: str) -> None:
         """Somebody else has written there, or the peer has not sealed it: what is not right has to come anew."""

@@ -1,14 +1,18 @@
-"""Payloads that are sealed before they are posted, and opened in their slot: over a data path that moves memory."""
+"""Payloads that are sealed before they are posted, and opened in their slot: over a data path that moves memory.
+
+More than 500 lines: all that is done to one slot, with the few helpers that every test of it needs.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from fedrdma_fate.engine.both_ends import SharedWork
 from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.opening import Opening
 from fedrdma_fate.engine.payload import Outgoing, Payload
@@ -364,6 +368,56 @@ def test_a_long_payload_is_opened_a_slice_at_a_time(slow: Pair) -> None:
     assert progress.done_bytes == 20_000
     slow.let_time_pass(PATIENCE_SECONDS)
     assert_delivered(slow, BODY)
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A second thread opens chunks of any length; how many chunks the two had to share at a time."""
+    monkeypatch.setattr("fedrdma_fate.engine.opening.LEAST_SHARED_CHUNK_BYTES", 1)
+    monkeypatch.setattr("fedrdma_fate.engine.opening.SLICE_BYTES", len(BODY) - 1)
+    counts: list[int] = []
+    run = SharedWork.run
+
+    def count(self: SharedWork, do: Callable[[Any], bool], things: Sequence[Any]) -> list[bool]:
+        counts.append(len(things))
+        return run(self, do, things)
+
+    monkeypatch.setattr(SharedWork, "run", count)
+    return counts
+
+
+@pytest.mark.parametrize("cipher", [AES, CHACHA])
+@pytest.mark.parametrize("seal", ["on", "integrity"])
+def test_two_threads_open_a_long_payload_and_the_second_ends_with_it(
+    shared: list[int], seal: Seal, cipher: str
+) -> None:
+    pair = Pair()
+    pair.seal, pair.cipher = seal, cipher
+    connect(pair)
+    for transfer in (1, 2, 3):
+        pair.outgoing.submit(message(transfer), pair.now)
+        pair.let_time_pass(PATIENCE_SECONDS)
+        assert pair.incoming._openings._shared is None
+    assert_delivered(pair, BODY, BODY, BODY)
+    assert shared == [40, 40, 40]
+
+
+def test_what_two_threads_find_changed_is_wiped_and_nothing_besides(
+    pair: Pair, damaging: Callable[[Damage, int], list[Opening]], shared: list[int]
+) -> None:
+    wrong = (0, 1, 20, 38, 39)
+
+    def damage(opening: Opening) -> None:
+        for number in wrong:
+            change(opening.layout.payload_at + 1000 * number)(opening)
+
+    connect(pair)
+    damaged = damaging(damage, 1)
+    pair.outgoing.submit(message(), pair.now)
+    pair.let_time_pass(PATIENCE_SECONDS)
+    assert [chunk.offset for chunk in damaged[0].damaged] == [1000 * number for number in wrong]
+    assert shared == [40, 40]
+    assert_delivered(pair, BODY)
 
 
 def test_an_offer_that_comes_once_more_while_its_payload_is_opened_changes_nothing(slow: Pair) -> None:
