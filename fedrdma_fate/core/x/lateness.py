@@ -23,6 +23,11 @@ LATE_SECONDS = BURST_SECONDS
 """Who is later than this has lost pace: the token bucket holds no more. Threads of an idle host are later by some
 tenths of it."""
 
+MOST_LOST_SECONDS = 0.1
+"""Of pace is made up for: a control group that has used up its processor time waits for no longer, by the kernel's
+default period. Who stood still for seconds, as a guest that was moved, is not expected to do so again, and may find
+another path."""
+
 REPEATED_FACTOR = 2
 """A host that was so late is expected to be as late again, and up to so many times, before what it sent now is told of:
 waits for a turn vary by as much."""
@@ -55,7 +60,7 @@ class Lateness:
         late = 0.0 if due is None else now - max(due, self.looked_at)
         self.looked_at = now
         if late > LATE_SECONDS:
-            self._seconds = self._lost_pace = late
+            self._seconds, self._lost_pace = late, min(late, MOST_LOST_SECONDS)
             self._at = now
 
     def seconds(self, now: float) -> float:
@@ -63,7 +68,7 @@ class Lateness:
         return self._seconds if now == self._at else 0.0
 
     def take(self) -> float:
-        """By how much pace was lost, since this was asked for."""
+        """By how much pace was lost, since this was asked for: what may be made up for."""
         seconds, self._lost_pace = self._lost_pace, 0.0
         return seconds
 

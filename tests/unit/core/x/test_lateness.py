@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrdma_fate.core.x.lateness import CatchUp, Lateness
+from fedrdma_fate.core.x.lateness import MOST_LOST_SECONDS, CatchUp, Lateness
 from fedrdma_fate.core.x.probe_queue import LEAST_QUEUE_BYTES, MOST_QUEUE_BYTES
 
 
@@ -42,6 +42,13 @@ def test_pace_is_lost_once_each_time() -> None:
     assert lateness.take() == 0.0
     lateness.on_event(2.0, 2.004)
     assert lateness.take() == pytest.approx(0.004)
+
+
+def test_who_stood_still_for_long_is_late_for_all_of_it_and_makes_up_for_little() -> None:
+    lateness = Lateness()
+    lateness.on_event(1.0, 31.0)
+    assert lateness.seconds(31.0) == 30.0
+    assert lateness.take() == MOST_LOST_SECONDS
 
 
 def judged(catch_up: CatchUp, lost: int, arrived: int, usual_loss: float = 0.0) -> float:
