@@ -99,10 +99,12 @@ class RateController:
         self._bandwidth = known.rate
         self._max_rate = MaxRateFilter()
         self._delivered = 0.0
+        self._delivered_at = -math.inf
         self._rtt = RttFilter(known.min_rtt)
         self._queue_delay = QueueDelay(known.min_rtt, known.rtt_variation, known.least_mean_rtt)
         self._probe_queue = ProbeQueue(known.queue_bytes)
         self._catch_up = CatchUp()
+        self._late_until = -math.inf
         self._latest_queue = math.inf
         self._left_at, self._now = known.left_at, 0.0
         self._rounds = LossRounds(known.loss, measured=proved)
@@ -277,7 +279,8 @@ class RateController:
 
     def on_catch_up(self, late: float, now: float) -> None:
         """See `Controller`."""
-        self._catch_up.start(now + late + self._rtt.latest + 2 * DELIVERY_WINDOW_SECONDS)
+        self._late_until = now + late + self._rtt.latest + 2 * DELIVERY_WINDOW_SECONDS
+        self._catch_up.start(self._late_until)
 
     def _try_room(self, now: float) -> None:
         """Others have ended: what is known of the path was what they left of it."""
@@ -477,7 +480,7 @@ class RateController:
         return queue
 
     def _on_delivery(self, rate: float, now: float) -> None:
-        self._delivered = rate
+        self._delivered, self._delivered_at = rate, now
         if now < self._ignore_delivery_until:
             return
         most = self._max_rate.update(rate, now, self._times.max_rate)
@@ -496,6 +499,10 @@ class RateController:
             self._enter(Phase.CRUISE, now, self._times.cruise)
             self._ignore_congestion_until = now + IGNORE_CONGESTION_AFTER_STARTUP_ROUNDS * self._rtt.least
             self._maybe_own_queue_until = self._uncertain_until(now)
+
+    def _is_delivery_unknown(self, now: float) -> bool:
+        """Whether nothing was told of it lately, for this host is late, and it sends too little: only losses tell."""
+        return now < self._late_until and now - self._delivered_at > self._times.round + self._times.sample
 
     def _on_round(self, ended: LossRound, now: float) -> None:
         rounds, share = self._rounds, ended.share
@@ -532,8 +539,8 @@ class RateController:
         if is_heavy:
             if now >= self._ignore_congestion_until and not (self._proved and self._probe_queue.is_judging):
                 delivered = min(self._delivered, self._bandwidth)
-                if not may_be_queued:
-                    # a policer: of what its bucket lets through at once the delivery rate says nothing
+                if not may_be_queued or self._is_delivery_unknown(now):
+                    # where nothing was queued it is a policer, of whose bucket the delivery rate says nothing
                     delivered = min(delivered, self._bandwidth * (1 - share) ** (1 / rounds.packets))
                 self._reduce(max(self._bandwidth / 2, delivered), now)
         elif not may_be_queued:

@@ -50,6 +50,21 @@ def test_reliable_queue_pairs_of_such_a_host_are_no_slower_for_their_completions
         assert flow.stats.seconds < 0.5
 
 
+def test_of_a_path_that_becomes_slower_a_late_host_learns_by_what_it_loses() -> None:
+    clock = VirtualClock()
+    link = Bottleneck(clock, BottleneckProfile(1e9, nic_bps=10e9), random.Random(1))
+    total = 24 << 20
+    busy = Busy(0.004, 0.008)
+    flow = XFlow(clock, link, ChunkPlan(total, FIRST_CHUNK_BYTES), recut=True, probed=True, repairs=True, busy=busy)
+    clock.run(1.0)
+    link.follow([(0.1, 250e6)])
+    flow.start()
+    clock.run(60)
+    assert flow.stats is not None
+    # an idle one loses nothing; this one sent all of it once more for nothing, and longer
+    assert flow.stats.resent_bytes < 0.6 * total
+
+
 def test_what_a_late_host_makes_up_for_overruns_no_policer_again_and_again() -> None:
     policed = case("1G 20 ms, policed at 0.5G, burst 100 kB")
     *_, (_, resent) = transfers(policed, RateController, 3, 1, Busy(0.004, 0.002))
