@@ -15,7 +15,8 @@ DOUBTED_ROUNDS = 10
 """So many round trips a raised rate is doubted: a bucket of 100 kB lasts for three at 500 Mbit/s and a tenth more."""
 
 LOSS_ROUNDS = 2
-"""In a row with more loss than usual: one is a burst."""
+"""In a row with more loss than usual: one is a burst. Whether that is chance is judged of all of them together, for by
+chance a fifth may be lost of the 76 chunks of a round at 0.5 Gbit/s and 20 ms."""
 
 EXCESS_LOSS = 0.02
 """Of the packets lost beyond what is usual: BBR.LossThresh (draft-ietf-ccwg-bbr-06, section 2.8)."""
@@ -52,7 +53,8 @@ class RaisedRate:
         self._before = rate
         self._doubted_until = -math.inf
         self._remembered_seconds = remembered_seconds
-        self._rounds = 0
+        self._rounds = self._resolved = 0
+        self._lost = 0.0
         self._round_seconds = 0.0
         self._share_then = 0.0
         self._settled_at = math.inf
@@ -82,7 +84,8 @@ class RaisedRate:
 
     def on_probe(self, rate: float) -> None:
         """A probe begins at this rate."""
-        self._before, self._rounds = rate, 0
+        self._before = rate
+        self._forget_rounds()
 
     def on_raised(self, round_seconds: float, now: float) -> None:
         """A probe has found more."""
@@ -131,13 +134,15 @@ class RaisedRate:
             self._held_until, self._hold_seconds = -math.inf, HOLD_SECONDS
         if now >= self._doubted_until:
             return None
-        if not _is_excess(share, resolved, usual, packets):
-            self._rounds = 0
+        if share <= _expected(usual, packets):
+            self._forget_rounds()
             return None
         self._rounds += LOSS_ROUNDS if heavy else 1
-        if self._rounds < LOSS_ROUNDS:
+        self._lost += share * resolved
+        self._resolved += resolved
+        if self._rounds < LOSS_ROUNDS or not self._before:
             return None
-        if not self._before:
+        if not _is_excess(self._lost / self._resolved, self._resolved, usual, packets):
             return None
         if usual <= chunk_loss(EXCESS_LOSS, packets):
             # what the policer let through: a rate before may have lived on the bucket as well
@@ -147,6 +152,10 @@ class RaisedRate:
             self._go_back(self._before, share, now)
         return self._before
 
+    def _forget_rounds(self) -> None:
+        self._rounds = self._resolved = 0
+        self._lost = 0.0
+
     def _go_back(self, passed: float, share: float, now: float) -> None:
         self._before = min(self._before, max(passed, LEAST_SHARE * self._before))
         self._most, self._doubted_until = self._before, -math.inf
@@ -155,8 +164,13 @@ class RaisedRate:
         self._hold_seconds = min(2 * self._hold_seconds, MOST_HOLD_SECONDS)
 
 
+def _expected(usual: float, packets: int) -> float:
+    """The share of chunks that may be lost where nothing is wrong."""
+    return min(usual + chunk_loss(EXCESS_LOSS, packets), 1.0)
+
+
 def _is_excess(share: float, resolved: int, usual: float, packets: int) -> bool:
     """Whether more of so many chunks are lost than usual, and than may be by chance."""
-    expected = min(usual + chunk_loss(EXCESS_LOSS, packets), 1.0)
+    expected = _expected(usual, packets)
     by_chance = EXCESS_DEVIATIONS * math.sqrt(expected * (1 - expected) / resolved)
     return share > expected + by_chance

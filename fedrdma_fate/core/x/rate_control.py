@@ -45,6 +45,7 @@ from fedrdma_fate.core.x.queue_detection import OVERLOAD_LOSS, LongerPathCheck, 
 from fedrdma_fate.core.x.raised_rate import RaisedRate
 from fedrdma_fate.core.x.rate_bound import ROOM_GAIN, RateBound
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS, ReportClockedWindow
+from fedrdma_fate.core.x.starvation import Starvation
 
 MAYBE_OWN_QUEUE_GAIN = 0.97
 """Of the rate stays at a queue that may be our own: samples of the delivery rate are up to some hundredths too high."""
@@ -117,6 +118,7 @@ class RateController:
         self._may_try_again = self._is_trying = False
         self._standing_queue = StandingQueue()
         self._overload = Overload()
+        self._starvation = Starvation()
         self._longer_path = LongerPathCheck()
         self._newcomer = Newcomer()
         self._latest_probe = LatestProbe(known.rate, self._gain)
@@ -418,6 +420,7 @@ class RateController:
         """Take in what a report taught."""
         rounds = self._rounds
         rounds.on_sample(sample)
+        self._starvation.on_arrived(sample.arrived)
         if self.report_clocked:
             self._on_short_path(sample, now)
             return
@@ -434,9 +437,17 @@ class RateController:
             self._on_queue(queue, now)
 
     def on_overdue(self, chunks: int, now: float) -> None:
-        """Believe nothing of it but that a rate that was just raised does not last: see `RaisedRate.on_overdue`."""
+        """Believe nothing of it but that a rate that was just raised does not last (`RaisedRate.on_overdue`), or lets
+        nothing through (`Starvation`)."""
         # where packets count one by one, chunks that are overdue have mostly come, and what came of them is told
-        if self.counts_packets or not self.settled or chunks < LEAST_ROUND_CHUNKS:
+        if self.counts_packets or not self.known:
+            return
+        is_starved = self._starvation.on_overdue(chunks, is_known=self._rounds.is_measured)
+        if is_starved and not self.competing and self._rtt.latest < 2 * self._rtt.least:
+            # not so where others fill a deep buffer: what is overdue comes late there
+            self._lower_bandwidth(self._bandwidth / 2, now)
+            return
+        if not self.settled or chunks < LEAST_ROUND_CHUNKS:
             return
         ended = self._rounds.with_overdue(chunks)
         if self._latest_queue > self._least_queue or self._competition.is_full_lately:

@@ -92,11 +92,12 @@ def _bursts(packets: int) -> Case:
     return Case(f"1G 20 ms, 0.5 % in bursts of {packets}", 32 * MIB, profile, 1e9, loss)
 
 
-def _policed() -> Case:
+def _policed(total: int, burst_bytes: float) -> Case:
     def profile() -> BottleneckProfile:
-        return BottleneckProfile(1e9, nic_bps=10e9, policer=Policer(0.5e9, 100e3))
+        return BottleneckProfile(1e9, nic_bps=10e9, policer=Policer(0.5e9, burst_bytes))
 
-    return Case("1G 20 ms, policed at 0.5G, burst 100 kB", 32 * MIB, profile, 0.5e9)
+    name = f"1G 20 ms, policed at 0.5G, burst {burst_bytes / 1e3:g} kB"
+    return Case(name if total == 32 * MIB else f"{name}, {total / 1e6:g} MB", total, profile, 0.5e9)
 
 
 def _traced() -> Case:
@@ -120,7 +121,8 @@ def single_cases() -> Iterator[Case]:
         yield _path(f"1G 20 ms, {percent} % lost", 1e9, loss=percent / 100)
     for packets in (2, 10, 30):
         yield _bursts(packets)
-    yield _policed()
+    for total, burst_bytes in ((32 * MIB, 100e3), (18_000_000, 100e3), (18_000_000, 300e3)):
+        yield _policed(total, burst_bytes)
     yield _traced()
     for milliseconds in (2, 0.5):
         yield _path(f"10G {milliseconds} ms, 0.5 MB", 10e9, 256, rtt=milliseconds / 1e3, buffer_bytes=0.5e6)

@@ -39,7 +39,11 @@ def test_so_many_as_no_path_loses_at_random_take_it_back_at_once() -> None:
     assert rounds(raised(), [0.9], heavy=True) == [LEAST_SHARE * RATE]
 
 
-@pytest.mark.parametrize("shares", [[0.4, 0.0, 0.4, 0.0], [0.07] * 4])
+def test_rounds_each_of_which_may_have_lost_by_chance_show_it_together() -> None:
+    assert rounds(raised(), [0.17, 0.17]) == [None, RATE]
+
+
+@pytest.mark.parametrize("shares", [[0.4, 0.0, 0.4, 0.0], [0.07] * 4, [0.17, 0.07, 0.17, 0.07]])
 def test_a_burst_and_a_few_losses_do_not(shares: list[float]) -> None:
     rate = raised()
     assert rounds(rate, shares) == [None] * 4

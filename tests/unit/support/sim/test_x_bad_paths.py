@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from fedrdma_fate.core.x.rate_control import RateController
-from tests.support.sim.bad_paths import FullLine
+from tests.support.sim.bad_paths import FullLine, Policer
 from tests.support.sim.bottleneck import BottleneckProfile
 from tests.support.sim.compare import Case, single_cases, transfers
 
@@ -26,6 +26,16 @@ def test_a_policer_is_found_out_by_the_first_transfer_and_remembered() -> None:
     measured = transfers(case("policed"), RateController)
     assert max(seconds for seconds, _ in measured) <= 1 / 0.85
     assert max(resent for _, resent in measured) <= 0.05
+
+
+def test_a_policer_whose_bucket_lets_the_probes_train_through_does_not_starve_the_first_transfer() -> None:
+    # of chunks of several packets none comes whole at twice its rate
+    def profile() -> BottleneckProfile:
+        return BottleneckProfile(1e9, nic_bps=10e9, policer=Policer(0.5e9, 300e3))
+
+    (seconds, resent), *_ = transfers(Case("a large bucket", 8_000_000, profile, 0.5e9), RateController, count=1)
+    assert seconds <= 2
+    assert resent <= 1
 
 
 def test_transfers_that_are_over_within_a_few_round_trips_do_not_climb_over_a_policer_again_and_again() -> None:
