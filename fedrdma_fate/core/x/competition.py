@@ -85,6 +85,7 @@ class Competition:
         self._at: float | None = None
         self._samples = 0
         self._queued_samples = 0
+        self._least_delivered = math.inf
         self._was_queued = False
         self._was_alone = capacity > 0
 
@@ -129,14 +130,21 @@ class Competition:
             self._full_seconds = max(0.0, self._full_seconds - passed)
         self._at = now
 
-    def on_queue(self, queue_seconds: float) -> None:
-        """A round trip, late in CRUISE, was longer than the least by this."""
+    @property
+    def had_path(self) -> bool:
+        """Whether late in CRUISE all that the path gives was ours all the time, as far as rates of delivery tell."""
+        return self._samples > 0 and self.has_path(self._least_delivered, 0.0)
+
+    def on_queue(self, queue_seconds: float, delivered: float) -> None:
+        """A round trip, late in CRUISE, was longer than the least by this, and what was sent arrived at this rate."""
         self._samples += 1
+        self._least_delivered = min(self._least_delivered, delivered)
         self._queued_samples += queue_seconds > QUEUED_SECONDS
 
     def start_phase(self) -> None:
         """Samples of the last phase do not count any more."""
         self._samples = self._queued_samples = 0
+        self._least_delivered = math.inf
 
     def on_delivery(self, rate: float) -> None:
         """Before we ever had the path for ourselves, the most that it delivered is what it can give."""

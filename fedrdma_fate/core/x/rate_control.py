@@ -314,13 +314,14 @@ class RateController:
         competition = self._competition
         has_path = self._has_path(self._delivered)
         maybe_own_queue = has_path or self._is_maybe_own_queue(now)
-        is_long = self._times.sample > LONG_SAMPLE_SECONDS
+        # where nobody else gets even a hundredth, a queue is what ours has left, however long it takes to go
+        is_sure = self._times.sample > LONG_SAMPLE_SECONDS or competition.had_path
         # half of what is lost is added back: the rate may be too high for the path again and again, and its queue ours
         is_overrated = has_path and self.loss > LOSSLESS
         verdict = competition.on_cruise_end(
             self._bandwidth,
             maybe_own_queue=maybe_own_queue,
-            has_path=has_path and is_long,
+            has_path=has_path and is_sure,
             is_overrated=is_overrated,
         )
         if verdict is QueueVerdict.OWN:
@@ -599,7 +600,7 @@ class RateController:
         self._latest_probe.on_queue(queue)
         self._watch_for_newcomers(queue, now)
         if self.phase is Phase.CRUISE and self._phase_ends - now < self._times.cruise / 2:
-            self._competition.on_queue(queue if queue > self._least_queue else 0.0)
+            self._competition.on_queue(queue if queue > self._least_queue else 0.0, self._delivered)
         ignored = now < self._ignore_congestion_until
         # of chunks at its own rate, who has little of the path would wait for longer than any buffer holds
         chunk = self._times.chunk if self._has_fair_share else self._path_chunk

@@ -21,7 +21,7 @@ def cruised(
     """A CRUISE at this rate, with a queue so long."""
     competition.start_phase()
     for _ in range(10):
-        competition.on_queue(queue)
+        competition.on_queue(queue, rate)
     return competition.on_cruise_end(
         rate, maybe_own_queue=maybe_own_queue, has_path=has_path, is_overrated=is_overrated
     )
@@ -65,9 +65,22 @@ def test_a_queue_beside_all_that_the_path_gives_is_our_own_however_often_it_come
     assert cruised(competition, 0.002, has_path=False) is QueueVerdict.COMPETITORS
 
 
+def test_the_path_was_ours_where_all_that_it_gives_was_delivered_throughout() -> None:
+    competition = Competition(RATE, 0.0)
+    assert not competition.had_path
+    for delivered in (1.02 * RATE, 0.995 * RATE):
+        competition.on_queue(0.002, delivered)
+    assert competition.had_path
+    competition.on_queue(0.002, 0.98 * RATE)
+    assert not competition.had_path
+    competition.start_phase()
+    competition.on_queue(0.002, RATE)
+    assert competition.had_path
+
+
 def test_too_few_round_trips_show_nothing() -> None:
     competition = Competition(RATE, 0.0)
-    competition.on_queue(0.01)
+    competition.on_queue(0.01, RATE)
     assert competition.on_cruise_end(RATE, maybe_own_queue=False) is QueueVerdict.NONE
 
 
