@@ -259,7 +259,7 @@ class ProbedSide:
         self.wanted: JointAnswer | None = None
         self._wants: tuple[float, int] | None = None
         self._wants_number = 0
-        self._is_wanted = False
+        self._wanted_began: float | None = None
         self._is_fast = False
         self._train = 0
         self._trains = 0
@@ -277,13 +277,13 @@ class ProbedSide:
 
     def on_probe(self, probe: PathProbe, now: float) -> PathProbeAnswer | None:
         """A datagram of a train; the answer, with its last."""
-        if len(probe.padding) < LEAST_PADDING_BYTES:
-            # it would make the link look faster than it is
+        if len(probe.padding) < LEAST_PADDING_BYTES or probe.count < 1:
+            # it would make the link look faster than it is, or is of no train
             return None
-        is_wanted = self._wants is not None and probe.count <= self._wants[1]
-        if probe.train > self._train and (is_wanted or self._trains < MOST_TRAINS):
-            self._trains += not is_wanted
-            self._is_wanted = is_wanted
+        wanted_began = self._wants[0] if self._wants is not None and probe.count <= self._wants[1] else None
+        if probe.train > self._train and (wanted_began is not None or self._trains < MOST_TRAINS):
+            self._trains += wanted_began is None
+            self._wanted_began = wanted_began
             self._train, self._count, self._came = probe.train, min(probe.count, TRAIN_DATAGRAMS), 0
             self._first_at = now
             self._arrivals = []
@@ -315,8 +315,8 @@ class ProbedSide:
     def _answer(self, now: float) -> PathProbeAnswer:
         count, self._count = self._count, 0
         answer = PathProbeAnswer(self._train, tuple(self._arrivals), round((now - self._first_at) * 1e9))
-        if self._is_wanted:
-            self._note_wanted(count)
+        if self._wanted_began is not None:
+            self._note_wanted(self._wanted_began, count)
             return answer
         rate = dispersion_rate(self._arrivals, DATAGRAM_BYTES)
         self._is_fast |= max(rate or 0.0, least_rate(self._arrivals, DATAGRAM_BYTES)) > FAST_RATE
@@ -324,8 +324,8 @@ class ProbedSide:
             self.rate = rate
         return answer
 
-    def _note_wanted(self, count: int) -> None:
-        """It has come, or what of it does: it is not wanted any more."""
-        assert self._wants is not None
-        (began, _), self._wants, self._is_wanted = self._wants, None, False
-        self.wanted = JointAnswer(began, self._last_at - began, self._last_at - self._first_at, self._came, count)
+    def _note_wanted(self, began: float, count: int) -> None:
+        """It has come, or what of it does: it is not wanted any more, unless another one is since."""
+        if self._wants is not None and self._wants[0] == began:
+            self._wants = None
+            self.wanted = JointAnswer(began, self._last_at - began, self._last_at - self._first_at, self._came, count)

@@ -393,6 +393,28 @@ def test_a_train_of_short_datagrams_or_longer_than_was_wanted_is_none_that_was()
         assert side.wanted is None
 
 
+def test_a_train_that_has_begun_before_another_was_wanted_is_not_that_one() -> None:
+    probing, probed = ProbingSide(), ProbedSide()
+    first = wanted_train(probing, probed.want(10.0, 8))
+    for each in first[:4]:
+        probed.on_probe(each, 10.5)
+    second = wanted_train(probing, probed.want(10.6, 8))
+    for each in first[4:]:
+        probed.on_probe(each, 10.61)
+    assert probed.wanted is None
+    for each in second:
+        probed.on_probe(each, 10.7)
+    assert probed.wanted == pytest.approx((10.6, 0.1, 0.0, 8, 8))
+
+
+def test_a_datagram_of_a_train_of_none_is_of_no_train() -> None:
+    probed = ProbedSide()
+    probed.want(10.0, 8)
+    assert probed.on_probe(PathProbe(1, 0, PADDING), 10.5) is None
+    assert probed.wanted is None
+    assert probed.timer() is None
+
+
 def test_short_datagrams_are_of_no_train_and_make_nothing_look_faster() -> None:
     short, mixed = ProbedSide(), ProbedSide()
     for number in range(TRAIN_DATAGRAMS):
