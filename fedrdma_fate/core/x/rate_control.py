@@ -444,7 +444,9 @@ class RateController:
         if self.counts_packets or not self.known:
             return
         is_starved = self._starvation.on_overdue(chunks, is_known=self._rounds.is_measured)
-        if is_starved and not self.competing and self._rtt.latest < 2 * self._rtt.least:
+        # of chunks of one packet a policer lets some through: where none comes, others fill the buffer
+        is_policed = self._rounds.packets > 1 and not self.competing and self._rtt.latest < 2 * self._rtt.least
+        if is_starved and is_policed:
             # not so where others fill a deep buffer: what is overdue comes late there
             self._lower_bandwidth(self._bandwidth / 2, now)
             return
