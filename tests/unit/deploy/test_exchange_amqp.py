@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -173,7 +174,7 @@ def test_ports_that_another_takes_meanwhile_are_left_to_it_and_others_are_tried(
         "held = socket.create_server(('127.0.0.1', int(port)))\n"
         "time.sleep(600)\n"
     )
-    found = fake(tmp_path, f"exec {sys.executable} {program}")
+    found = fake(tmp_path, f"exec {shlex.quote(sys.executable)} {shlex.quote(str(program))}")
     monkeypatch.setattr(rabbitmq, "find_rabbitmq", lambda: found)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
