@@ -314,7 +314,7 @@ class RateController:
         competition = self._competition
         has_path = self._has_path(self._delivered)
         maybe_own_queue = has_path or self._is_maybe_own_queue(now)
-        # where nobody else gets even a hundredth, a queue is what ours has left, however long it takes to go
+        # where all that the path gives was ours throughout, a queue is what ours has left, however long it takes to go
         is_sure = self._times.sample > LONG_SAMPLE_SECONDS or competition.had_path
         # half of what is lost is added back: the rate may be too high for the path again and again, and its queue ours
         is_overrated = has_path and self.loss > LOSSLESS
@@ -444,10 +444,10 @@ class RateController:
         if self.counts_packets or not self.known:
             return
         is_starved = self._starvation.on_overdue(chunks, is_known=self._rounds.is_measured)
-        # of chunks of one packet a policer lets some through: where none comes, others fill the buffer
-        is_policed = self._rounds.packets > 1 and not self.competing and self._rtt.latest < 2 * self._rtt.least
-        if is_starved and is_policed:
-            # not so where others fill a deep buffer: what is overdue comes late there
+        # of chunks of one packet a policer lets some through: where none comes, others fill the buffer;
+        # where they fill a deep one, what is overdue comes late
+        may_be_policed = self._rounds.packets > 1 and not self.competing and self._rtt.latest < 2 * self._rtt.least
+        if is_starved and may_be_policed:
             self._lower_bandwidth(self._bandwidth / 2, now)
             return
         if not self.settled or chunks < LEAST_ROUND_CHUNKS:
