@@ -422,7 +422,7 @@ class XReceiver:
         holes = self._holes(missing)
         if holes is None and self._is_late:
             holes = self._holes_of_late(missing)
-        if holes is None or not self._spend_holes(bound.whole_bytes, self.plan.total_bytes, bound.ranges(holes)):
+        if holes is None or not self._spend(holes):
             return []
         # the last loss is to count for the rate, too
         return [self._make_report(now), *self._deliver(holes)]
@@ -440,6 +440,11 @@ class XReceiver:
         if damaged is None or not bound.allows([*missing, *damaged], self._loss_share):
             return None
         return [*missing, *damaged]
+
+    def _spend(self, holes: list[int]) -> bool:
+        """Whether these may be missing besides what is of other messages; it is spent then."""
+        bound = self.settings.bound
+        return bound is not None and self._spend_holes(bound.whole_bytes, self.plan.total_bytes, bound.ranges(holes))
 
     def _holes_of_late(self, missing: list[int]) -> list[int] | None:
         """What is missing, and what is not known to be right without a header, where all that may be; else None."""
@@ -509,7 +514,7 @@ class XReceiver:
             return []
         if payload_digest(self._verification.in_order()) == header.digest:
             return self._deliver()
-        if damaged := self._holes([]):
+        if (damaged := self._holes([])) and self._spend(damaged):
             # they may be missing
             return self._deliver(damaged)
         # one digest speaks for the whole payload, so the damaged chunk is not known

@@ -266,6 +266,15 @@ def test_damage_alone_is_not_waited_for_either() -> None:
     assert pair.holes() == [33, 34]
 
 
+def test_damage_that_is_too_much_besides_what_is_missing_of_others_is_mended() -> None:
+    pair = LossyPair(damaged=[33, 34])
+    pair.may_spend = False
+    pair.begin()
+    pair.let_time_pass(5.0)
+    assert pair.asked[0] == (WHOLE * CHUNK, len(BODY), ((33 * CHUNK, 35 * CHUNK),))
+    assert pair.holes() == []
+
+
 def test_damage_of_what_has_to_be_whole_is_mended() -> None:
     pair = LossyPair(damaged=[3])
     pair.begin()
