@@ -285,6 +285,14 @@ class Endpoint(Protocol):
         """
         ...
 
+    @property
+    def readiness_shows_all(self) -> bool:
+        """Whether a descriptor of `poll_set` is ready as long as `progress` has anything to do.
+
+        Where it is not, more may complete without any becoming ready: whoever waits for them looks again first.
+        """
+        ...
+
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Let the peer write into the slot, and nowhere else; `grant` is what completions will name."""
         ...

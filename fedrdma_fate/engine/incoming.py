@@ -466,6 +466,11 @@ class IncomingTransfers:
             else:
                 granted.looks += 1
 
+    @property
+    def under_way(self) -> bool:
+        """Whether anything is."""
+        return any(entry.receiver is not None for entry in self._granted.values()) or bool(self._openings.progress())
+
     def progress(self) -> list[TransferProgress]:
         """What is under way."""
         under_way = (entry.progress() for entry in self._granted.values())

@@ -90,8 +90,8 @@ class Wait(NamedTuple):
     Attributes:
         until: when something is due; None: nothing is. In the past: at once.
         descriptors: (descriptor, select.POLL* mask) pairs.
-        look_again: something has just completed. More may complete without any descriptor becoming ready, so whoever
-            waits for descriptors must look again before that.
+        look_again: something has just completed, on a data path where more may complete without any descriptor becoming
+            ready, so whoever waits for descriptors must look again before that.
     """
 
     until: float | None
@@ -344,9 +344,13 @@ class Link:
         now = self._clock()
         if self._incoming.wants_polling() or (self._due_at is not None and now >= self._due_at):
             self._run_timers(now)
+        if self._changed and not (self._outgoing.under_way or self._incoming.under_way):
+            # what says so cannot become old: nobody has to wake for another
+            self.snapshot, self._changed = [], False
         self._due_at = self._due(now)
         descriptors = endpoint.poll_set() if endpoint is not None and self._endpoint is endpoint else ()
-        return Wait(self._due_at, descriptors, bool(completions))
+        look_again = bool(completions) and not (endpoint is not None and endpoint.readiness_shows_all)
+        return Wait(self._due_at, descriptors, look_again)
 
     def _carry_out(self, commands: deque[Command]) -> None:
         while commands:

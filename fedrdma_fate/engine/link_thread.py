@@ -7,6 +7,7 @@ import select
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 from fedrdma_fate.core.path_probe import JointAnswer
@@ -219,6 +220,8 @@ class LinkThread(LinkHandle):
         self._clock = clock
         self._signal = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._timer = Timer()
+        self._watched: tuple[tuple[int, int], ...] = ()
+        self._poller = self._poller_of(())
         self._thread = threading.Thread(target=self._run, name=f"link-{peer}-{settings.transport}", daemon=True)
         self._thread.start()
 
@@ -253,16 +256,23 @@ class LinkThread(LinkHandle):
             self._timer.close()
 
     def _wait(self, wait: Wait) -> None:
-        poller = select.poll()
-        poller.register(self._signal, select.POLLIN)
-        poller.register(self._timer.fileno, select.POLLIN)
-        for descriptor, mask in wait.descriptors:
-            poller.register(descriptor, mask)
-        for descriptor, _ in poller.poll(self._milliseconds(wait)):
+        descriptors = tuple(wait.descriptors)
+        if descriptors != self._watched:
+            self._poller = self._poller_of(descriptors)
+            self._watched = descriptors
+        for descriptor, _ in self._poller.poll(self._milliseconds(wait)):
             if descriptor == self._signal:
                 os.eventfd_read(self._signal)
             elif descriptor == self._timer.fileno:
                 self._timer.expired()
+
+    def _poller_of(self, descriptors: Sequence[tuple[int, int]]) -> select.poll:
+        poller = select.poll()
+        poller.register(self._signal, select.POLLIN)
+        poller.register(self._timer.fileno, select.POLLIN)
+        for descriptor, mask in descriptors:
+            poller.register(descriptor, mask)
+        return poller
 
     def _milliseconds(self, wait: Wait) -> float | None:
         """To wait at most: for what is due after less than poll can tell apart, the timer is set."""

@@ -453,6 +453,11 @@ class OutgoingTransfers:
         if any(now >= active.ended_at + self._settings.idle_timeout for active in self._lingering):
             raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that has ended do not complete.")
 
+    @property
+    def under_way(self) -> bool:
+        """Whether anything is."""
+        return bool(self._active or self._waiting)
+
     def progress(self) -> list[TransferProgress]:
         """What is under way."""
         under_way = [active.progress() for active in self._active.values()]

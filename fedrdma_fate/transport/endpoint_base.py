@@ -51,6 +51,11 @@ class ReliableEndpoint:
         return False
 
     @property
+    def readiness_shows_all(self) -> bool:
+        """Not unless an endpoint says so."""
+        return False
+
+    @property
     def lent_region(self) -> LentRegion | None:
         """None: the peer's memory is its own."""
         return None

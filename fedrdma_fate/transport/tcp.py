@@ -245,6 +245,11 @@ class TcpEndpoint(ReliableEndpoint):
     def transport(self) -> str:
         return self._name
 
+    @property
+    def readiness_shows_all(self) -> bool:
+        """A socket stays ready for as long as there is anything to read, or room for what waits."""
+        return True
+
     def open_with(self, opener: Opener) -> bool:
         """Seal each block as it is sent, and open it as it comes."""
         self._inbound.opener = opener

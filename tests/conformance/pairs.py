@@ -175,13 +175,18 @@ class Pair:
             transport.close()
 
 
-def wait_for(*endpoints: Endpoint, timeout: float = 0.1) -> None:
-    """Sleep until one of them can progress."""
+def is_ready(endpoint: Endpoint) -> bool:
+    """Whether one of its descriptors says that it can progress."""
+    return bool(wait_for(endpoint, timeout=0))
+
+
+def wait_for(*endpoints: Endpoint, timeout: float = 0.1) -> list[tuple[int, int]]:
+    """Sleep until one of them can progress; what is ready then."""
     poller = select.poll()
     for endpoint in endpoints:
         for descriptor, mask in endpoint.poll_set():
             poller.register(descriptor, mask)
-    poller.poll(max(0.0, timeout) * 1000)
+    return poller.poll(max(0.0, timeout) * 1000)
 
 
 def await_loss(step: Callable[[], None], patience: float = PATIENCE) -> str:

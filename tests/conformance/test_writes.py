@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import time
 from collections import Counter
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from fedrdma_fate.core.digest import BLOCK_BYTES, TAGGED, chunk_digest
 from fedrdma_fate.ports import Completion, CompletionKind, RemoteSlot
 from fedrdma_fate.wire.errors import ErrorCode, TransferError
-from tests.conformance.pairs import Pair
+from tests.conformance.pairs import PATIENCE, Pair, is_ready
 
 KIB, MIB = 1024, 1024 * 1024
 CHUNK = 4 * MIB
@@ -223,3 +224,22 @@ def test_a_withdrawn_grant_can_be_exposed_anew_under_another_key(pair: Pair) -> 
 
 def _pump_passive_until_immediate(pair: Pair, number: int) -> None:
     pair.pump(lambda: bool(pair.passive.immediates) and pair.passive.immediates[-1] == number)
+
+
+def test_where_readiness_shows_all_nobody_has_to_look_before_a_descriptor_is_ready(pair: Pair) -> None:
+    """Each end is let progress only when one of its descriptors says so."""
+    if not pair.active.endpoint.readiness_shows_all:
+        pytest.skip("more may complete without any descriptor becoming ready")
+    pair.active.fill(0, 9 * MIB, seed=3)
+    target = pair.passive.expose(3, 0, 9 * MIB)
+    for number in range(9):
+        pair.active.write(number, number * MIB, MIB, target, at=number * MIB)
+    pair.active.endpoint.post_bytes(9, HEADER, target, 0, 7)
+    deadline = time.monotonic() + PATIENCE
+    while 9 not in pair.active.done:
+        assert time.monotonic() < deadline, "something was there that no descriptor told of"
+        for side in (pair.active, pair.passive):
+            if is_ready(side.endpoint):
+                side.progress()
+    assert sorted(pair.active.done) == list(range(10))
+    assert pair.passive.completions[-1].kind is CompletionKind.IMMEDIATE

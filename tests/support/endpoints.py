@@ -145,6 +145,11 @@ class MemoryEndpoint:
         """As the wire says."""
         return self._wire.sealed_by_poster
 
+    @property
+    def readiness_shows_all(self) -> bool:
+        """Its descriptor is ready once for all that has come."""
+        return False
+
     def open_with(self, opener: Opener) -> bool:
         """Where the wire seals, everything that lands."""
         self._opener = opener if self._wire.seals else None

@@ -185,6 +185,11 @@ class FaultyEndpoint:
         """The inner one's."""
         return self._inner.sealed_by_poster
 
+    @property
+    def readiness_shows_all(self) -> bool:
+        """What is held back here is shown by a descriptor that is always ready."""
+        return self._inner.readiness_shows_all
+
     def open_with(self, opener: Opener) -> bool:
         """Seal."""
         return self._inner.open_with(opener)

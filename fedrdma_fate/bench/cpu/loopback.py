@@ -78,6 +78,11 @@ class FreeDevice:
         """Nothing is sealed."""
         return False
 
+    @property
+    def readiness_shows_all(self) -> bool:
+        """It has no descriptor."""
+        return False
+
     def open_with(self, opener: Opener) -> bool:
         """Nothing is sealed."""
         del opener

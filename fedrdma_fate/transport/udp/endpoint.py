@@ -141,6 +141,11 @@ class UdpEndpoint:
         """What is posted has to be sealed, and what came is opened in its slot."""
         return True
 
+    @property
+    def readiness_shows_all(self) -> bool:
+        """What waits for its time, or for room, is in no socket."""
+        return False
+
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Let the peer write into the slot, by chunks and by other writes."""
         remote = self._streams.expose(grant, slot)

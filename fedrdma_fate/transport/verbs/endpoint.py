@@ -91,6 +91,11 @@ class VerbsEndpoint:
         """What is posted has to be sealed, and what came is opened in its slot."""
         return True
 
+    @property
+    def readiness_shows_all(self) -> bool:
+        """Completions are told of once, by an event for all that have come by then."""
+        return False
+
     def expose(self, grant: int, slot: Slot) -> RemoteSlot:
         """Open the slot, by a key that opens it to this peer and nothing else.
 

@@ -18,7 +18,7 @@ from fedrdma_fate.engine.link import Link
 from fedrdma_fate.engine.link_thread import LinkHandle, LinkThread
 from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.settings import LinkSettings
-from fedrdma_fate.ports import EndpointAddress
+from fedrdma_fate.ports import Completion, CompletionKind, EndpointAddress
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
 from fedrdma_fate.wire.frames import Delivered, Grant, GrantRecall, GrantRequest, Offer, Ping
 from tests.support.endpoints import HeapRegion, MemoryEndpoint, MemoryTransport, MemoryWire
@@ -185,6 +185,33 @@ def test_what_ends_by_a_timer_and_nothing_else_leaves_the_snapshot(monkeypatch: 
         now = max(now, due if due is not None else now)
     assert link.snapshot == []
     assert link.turn().until is None, "and then it sleeps"
+
+
+def test_when_nothing_is_under_way_the_snapshot_says_so_at_once_and_nobody_wakes_for_it() -> None:
+    link = Link("a", LinkSettings("memory"), Recorded().emit, lambda: 1.0)
+    wait = link.turn(deque([lambda _link: None]))
+    assert link.snapshot == []
+    assert wait.until is None
+
+
+def test_while_something_is_under_way_the_snapshot_is_taken_anew() -> None:
+    link = Link("a", LinkSettings("memory"), Recorded().emit, lambda: 1.0)
+    wait = link.turn(deque([lambda link: link.send(outgoing(BODY))]))
+    assert wait.until is not None
+    link.turn()
+    assert [each.state for each in link.snapshot] == ["waiting-for-grant"]
+
+
+@pytest.mark.parametrize("shows_all", [True, False])
+def test_after_a_completion_a_link_looks_again_only_where_readiness_does_not_show_all(
+    monkeypatch: pytest.MonkeyPatch, shows_all: bool
+) -> None:
+    endpoint = MemoryWire().ends[0]
+    monkeypatch.setattr(MemoryEndpoint, "readiness_shows_all", shows_all)
+    monkeypatch.setattr(MemoryEndpoint, "progress", lambda _: [Completion(CompletionKind.STRAY, length=1)])
+    link = Link("a", LinkSettings("memory"), Recorded().emit, lambda: 1.0)
+    link._endpoint = endpoint
+    assert link.turn().look_again is not shows_all
 
 
 def test_a_sign_of_life_on_the_data_path_is_noted(ends: Ends) -> None:
