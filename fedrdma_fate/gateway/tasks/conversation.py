@@ -219,18 +219,22 @@ class TaskConversation:
             raise sessions.closed_error(attach.session, attach.party)
         sessions.raise_push_failure(attach.session, attach.party)
 
-    async def _lease(self, request: LeaseSlot, task: Task) -> Reply:
+    def _lease(self, request: LeaseSlot, task: Task) -> Reply | Coroutine[Any, Any, Reply]:
         self._check_pushing(task.attach)
-        pool = self._context.send_pool
-        lease = pool.lease(request.total_bytes, task.owner)
-        if lease is None:
-            lease = await self._await_room(request, task)
-            try:
-                # it may have ended while the task waited, and the room may come of that
-                self._check_pushing(task.attach)
-            except FedRDMAError:
-                lease.release()
-                raise
+        lease = self._context.send_pool.lease(request.total_bytes, task.owner)
+        return self._lease_later(request, task) if lease is None else self._leased(lease, task)
+
+    async def _lease_later(self, request: LeaseSlot, task: Task) -> Reply:
+        lease = await self._await_room(request, task)
+        try:
+            # it may have ended while the task waited, and the room may come of that
+            self._check_pushing(task.attach)
+        except FedRDMAError:
+            lease.release()
+            raise
+        return self._leased(lease, task)
+
+    def _leased(self, lease: Lease, task: Task) -> Reply:
         return protocol.Leased(task.has(lease), lease.slot.offset)
 
     async def _await_room(self, request: LeaseSlot, task: Task) -> Lease:
