@@ -234,7 +234,7 @@ def _to_usage_table(setting: ProtocolSetting, measurements: Sequence[ProtocolMea
         "broker's peak memory",
         "never delivered",
     )
-    title = f"{setting}; real time, CPU over what went down and up, means of the rounds"
+    title = f"{setting}; real time, CPU over what went down and up, means of the rounds after the first"
     return _with_flows(DataTable(title, columns, [_usage_cells(setting, one) for one in measurements]), measurements)
 
 

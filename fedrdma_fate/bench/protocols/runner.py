@@ -127,7 +127,7 @@ def _measurement(
 ) -> ProtocolMeasurement:
     try:
         told = json.loads(line)
-        made = tuple(_round(row, one) for one in told)
+        made = tuple(_round(row, one, setting) for one in told)
         usage = Usage(**told[0]["usage"]) if setting.loopback else None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise RowError(f"the server did not say how long its rounds took: {line}") from error
@@ -150,9 +150,10 @@ def _measurement(
     return measured
 
 
-def _round(row: ProtocolRow, told: Mapping[str, Any]) -> ProtocolRound:
+def _round(row: ProtocolRow, told: Mapping[str, Any], setting: ProtocolSetting) -> ProtocolRound:
     resent: int | None = None
-    if row.sent_again_by is not SentAgainBy.DEVICE:
+    # on loopback nobody counts: it would cost CPU time, which is measured there
+    if row.sent_again_by is not SentAgainBy.DEVICE and not setting.loopback:
         counts = {SentAgainBy.NOBODY: 0, SentAgainBy.TCP: int(told["tcp_resent_bytes"])}
         resent = counts.get(row.sent_again_by, int(told["resent_bytes"]))
     # the kernel counts the other flows' segments with the models'

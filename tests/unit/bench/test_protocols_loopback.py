@@ -187,6 +187,12 @@ def test_cpu_is_shown_over_what_went_down_and_up_and_said_to_be_of_real_time() -
     assert read_measurement(json.loads(json.dumps(dataclasses.asdict(measured)))) == measured
 
 
+@pytest.mark.parametrize("name", ["tcp-cubic", "fedrdma-x/tcp", "fedrdma-x/shm"])
+def test_on_loopback_nobody_knows_what_was_sent_again(name: str) -> None:
+    (row,) = select_protocol_rows([name])
+    assert measure(row, SETTING, Told([ROUND]), 1).resent_bytes is None
+
+
 def test_a_server_that_does_not_say_what_it_used_fails_its_row() -> None:
     (row,) = select_protocol_rows(["tcp-cubic"])
     without = {name: value for name, value in ROUND.items() if name != "usage"}

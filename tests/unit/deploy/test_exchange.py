@@ -47,6 +47,7 @@ from deploy.softroce.programs.exchange.interface import (
     model_of,
     require_whole,
 )
+from deploy.softroce.programs.exchange.usage import Usage
 from deploy.softroce.programs.meeting import Chair, chaired, seated
 from fedrdma_fate.bench.ports import free_ports
 from fedrdma_fate.bench.protocols.brokers import mqtt_problem
@@ -203,6 +204,37 @@ def test_a_round_ends_with_the_last_silo_and_computing_is_taken_off_both_clocks(
     assert one["silo_seconds"] == pytest.approx([6.0, 4.0])
     assert (one["missing_up_bytes"], one["missing_down_bytes"], one["dropped"]) == (7, 10, 13)
     assert (one["resent_bytes"], one["tcp_resent_bytes"]) == (120, 2)
+
+
+@pytest.mark.parametrize(("count", "counted"), [(1, 1), (2, 1), (5, 4)])
+def test_cpu_time_counts_from_the_second_round_on_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, count: int, counted: int
+) -> None:
+    chair = _Chair([])
+
+    class Server:
+        used = 0.0
+
+        def exchange(self, number: int) -> Exchanged:
+            # to begin costs more than a round
+            self.used += 1.0 if number else 100.0
+            return Exchanged(chair.told[number], (Received(chair.told[number] + 1.0),))
+
+        def resent(self, number: int) -> int:
+            del number
+            return 0
+
+    server = Server()
+    silo = {"missing": 0, "dropped": 0, "resent": 0, "tcp_resent_bytes": 0, "got": time.monotonic()}
+    silo_used = {"own_seconds": 3.0 * counted, "broker_seconds": 0.0, "broker_peak_bytes": 0}
+    chair._said = iter([*([["ready"], [silo]] * count), [silo_used]])
+    monkeypatch.setattr(rounds, "usage", lambda: Usage(server.used, 0.0, 0))
+    monkeypatch.setattr(MadeModels, "cpu_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(rounds, "PAUSE_SECONDS", 0.0)
+    made = rounds.run_server(server, chair, options("tcp-serial", count=count))
+    used = made[0]["usage"]
+    assert used["server_cpu_seconds"] == pytest.approx(100.0 if count == 1 else 1.0)
+    assert used["silos_cpu_seconds"] == pytest.approx(3.0)
 
 
 def test_a_silo_that_dies_ends_the_run(tmp_path: Path) -> None:
@@ -504,6 +536,17 @@ def test_the_gateways_of_every_row_are_configured(row: str, tmp_path: Path, monk
         parse_config(document)
         addresses = [peer["address"] for peer in document["peers"]]
         assert addresses == (["127.0.0.1:9370"] if number else [None, None])
+
+
+def test_gateways_write_a_trace_only_where_no_cpu_time_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TESTBED_HOSTS", ",".join(ADDRESSES))
+    monkeypatch.setenv("TESTBED_HOST", "0")
+    host, asked = Host(0, ADDRESSES, tmp_path), options("fedrdma-x/tcp")
+    assert "trace" not in configuration(tmp_path, host, asked, 9370)
+    monkeypatch.setenv("TESTBED_NETDEV", "eth0")
+    assert configuration(tmp_path, host, asked, 9370)["trace"] == str(tmp_path / "trace.jsonl")
 
 
 def test_gateways_are_waited_for_until_the_own_link_is_probed_where_it_is(tmp_path: Path) -> None:

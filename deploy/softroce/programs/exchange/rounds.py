@@ -18,6 +18,15 @@ PAUSE_SECONDS = 0.5
 """Before each round: credits are granted anew, and queues are empty."""
 
 
+def first_counted(rounds: int) -> int:
+    """The round from which on CPU time counts: the second, where there is one.
+
+    What a process does once, as it imports, allocates and touches memory for the first time, is none of a round's: an
+    exchange runs for long, and of few rounds it would be a good part.
+    """
+    return min(1, rounds - 1)
+
+
 def counted() -> Counters:
     """What the kernel has counted of this host; nothing on loopback, where all hosts share one interface."""
     return read_counters() if in_testbed() else Counters(0, 0)
@@ -35,12 +44,13 @@ def run_server(
     taken = taken or Taken()
     rounds: list[dict[str, Any]] = []
     models = models_of(0, options)
-    used, by_flows = usage(), 0.0
+    used, not_its_own = usage(), 0.0
     for number in range(options.rounds):
         models.prepare(number)
-        chair.hear()
-        if not number:
-            used, by_flows = usage(), taken.cpu_seconds()
+        told = chair.hear()
+        if number == first_counted(options.rounds):
+            not_its_own = models.cpu_seconds(0, 1, len(told)) + taken.cpu_seconds()
+            used = usage()
         begin = time.monotonic() + PAUSE_SECONDS
         before = counted()
         chair.tell(begin)
@@ -72,14 +82,16 @@ def run_server(
                 **models.finish(number),
             }
         )
-    used, by_flows = usage().since(used), taken.cpu_seconds() - by_flows
+    used = usage().since(used)
+    by_flows = taken.cpu_seconds()
     chair.tell("done")
     silos = [Usage(**told) for told in chair.hear()]
     if in_testbed():
         return rounds
+    count = options.rounds - first_counted(options.rounds)
     # one model down, and one of each silo
-    own = used.without(models.cpu_seconds(options.rounds, 1, len(silos)) + by_flows)
-    return [{**one, "usage": summary(own, silos, options.rounds)} for one in rounds]
+    own = used.without(models.cpu_seconds(count, 1, len(silos)) + by_flows - not_its_own)
+    return [{**one, "usage": summary(own, silos, count)} for one in rounds]
 
 
 def run_silo(silo: Silo, seat: Seat, host: Host, options: Options, taken: Taken | None = None) -> None:
@@ -90,8 +102,11 @@ def run_silo(silo: Silo, seat: Seat, host: Host, options: Options, taken: Taken 
     """
     taken = taken or Taken()
     models = models_of(host.number, options)
-    used, by_flows = usage(), taken.cpu_seconds()
+    used, not_its_own = usage(), 0.0
     for number in range(options.rounds):
+        if number == first_counted(options.rounds):
+            not_its_own = models.cpu_seconds(0, 1, 1) + taken.cpu_seconds()
+            used = usage()
         models.prepare(number)
         silo.prepare(number)
         before = counted()
@@ -114,6 +129,7 @@ def run_silo(silo: Silo, seat: Seat, host: Host, options: Options, taken: Taken 
         )
     # when the server has all: what a silo has handed over may be sent after `send`
     seat.hear()
-    used, by_flows = usage().since(used), taken.cpu_seconds() - by_flows
-    own = used.without(models.cpu_seconds(options.rounds, 1, 1) + by_flows)
+    used = usage().since(used)
+    count = options.rounds - first_counted(options.rounds)
+    own = used.without(models.cpu_seconds(count, 1, 1) + taken.cpu_seconds() - not_its_own)
     seat.say(dataclasses.asdict(own))
