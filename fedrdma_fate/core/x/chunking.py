@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import LARGEST_COUNT
 
@@ -79,6 +80,10 @@ LONGEST_SHORT_PATH_CHUNK_BYTES = 512 * 1024
 FIRST_SHORT_PATH_CHUNK_BYTES = 64 * 1024
 """And while no window is known no longer than this, a quarter of the first one: of chunks of 256 KiB a report comes for
 each two, when nothing is under way any more."""
+
+LEAST_WHOLE_BLOCKS = 2
+"""From so many blocks of the digest on a chunk is whole ones, for who wrote the payload has told their digests: to compute
+others takes longer than the rest of a batch of datagrams does."""
 
 LEAST_LOSS = 1e-3
 """Loss may appear at any time: no path is trusted to lose less than this per packet. Ours."""
@@ -214,6 +219,12 @@ def short_path_chunk_bytes(usual_bytes: int, rate: float, window_bytes: float) -
     longest = window_bytes / chunks if window_bytes else FIRST_SHORT_PATH_CHUNK_BYTES
     bounded = min(max(longest, SMALLEST_CHUNK_BYTES), LONGEST_SHORT_PATH_CHUNK_BYTES)
     return int(min(max(usual_bytes, rate * SHORT_PATH_CHUNK_SECONDS), bounded))
+
+
+def whole_blocks(chunk_bytes: int) -> int:
+    """The chunk, shortened to whole blocks of the digest; 0 where it is too short for that."""
+    blocks = chunk_bytes // BLOCK_BYTES
+    return blocks * BLOCK_BYTES if blocks >= LEAST_WHOLE_BLOCKS else 0
 
 
 def best_queue_pairs(known: PathState | None, most: int) -> int:

@@ -10,6 +10,8 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from fedrdma_fate.core.actions import (
     Action,
     ChunkArrived,
@@ -736,7 +738,7 @@ class XSender(SenderBase):
         for _ in range(self._copies(position, is_retransmission, now) - 1):
             self._pacer.take(cost, now)
             self.resent_bytes += cost
-            actions.append(dataclasses.replace(post, work_request=next(self._request_numbers)))
+            actions.append(msgspec.structs.replace(post, work_request=next(self._request_numbers)))
         actions += self._header.on_chunk_sent(chunk)
 
     def _copies(self, position: int, is_retransmission: bool, now: float) -> int:

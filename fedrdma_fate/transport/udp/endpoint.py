@@ -107,6 +107,7 @@ class UdpEndpoint:
             too_long=self._on_too_long,
         )
         self._longest = 0
+        self._latest_cut = Cut(0, 0)
         self._peer = peer
         self._tags = tags
         self._followed = followed
@@ -345,7 +346,11 @@ class UdpEndpoint:
         with contextlib.suppress(BlockingIOError):
             while True:
                 try:
-                    self._on_batch(*self._receiver.read())
+                    batch, datagram_bytes = self._receiver.read()
+                    if datagram_bytes < len(batch):
+                        self._on_batch(batch, datagram_bytes)
+                    elif batch:
+                        self._on_datagram(batch)
                 except OSError as error:
                     if error.errno == errno.EMSGSIZE:
                         # a router has said so, or somebody in its name
@@ -395,6 +400,9 @@ class UdpEndpoint:
         if len(datagram) < 2 or datagram[1] != VERSION:
             return False
         kind = datagram[0]
+        if kind == CHUNK:
+            # of these there are most
+            return self._takes_piece(datagram)
         if kind not in LEAST_BYTES or len(datagram) < LEAST_BYTES[kind]:
             return False
         if kind == PROBE:
@@ -403,8 +411,6 @@ class UdpEndpoint:
         if CONNECTION_HEAD.unpack_from(datagram)[2] != self._own:
             return False
         self._longest = max(self._longest, len(datagram))
-        if kind == CHUNK:
-            return self._takes_piece(datagram)
         if kind == MESSAGE:
             return self._takes_message(datagram)
         if kind == NACK:
@@ -441,8 +447,19 @@ class UdpEndpoint:
         return True
 
     def _takes_piece(self, datagram: memoryview) -> bool:
-        _, _, _, piece, pieces, size, key, immediate, offset = CHUNK_HEAD.unpack_from(datagram)
-        whole = self._chunks.take(piece, Cut(pieces, size), key, immediate, offset, datagram[CHUNK_HEAD.size :])
+        length = len(datagram)
+        if length < LEAST_BYTES[CHUNK]:
+            return False
+        _, _, connection, piece, pieces, size, key, immediate, offset = CHUNK_HEAD.unpack_from(datagram)
+        if connection != self._own:
+            return False
+        if length > self._longest:
+            self._longest = length
+        cut = self._latest_cut
+        if cut.pieces != pieces or cut.size != size:
+            # the same for most, and made for each it would take as long as to look at it
+            cut = self._latest_cut = Cut(pieces, size)
+        whole = self._chunks.take(piece, cut, key, immediate, offset, datagram[CHUNK_HEAD.size :])
         if whole:
             self._on_whole(key, immediate)
         return whole is not None

@@ -35,8 +35,8 @@ from fedrdma_fate.transport.udp.socket_options import LARGEST_DATAGRAM, UDP_SEGM
 MOST_SEGMENTS = 64
 """Datagrams of one `sendmsg`: UDP_MAX_SEGMENTS of Linux before 6.9."""
 
-BYTES_PER_TURN = 256 * 1024
-"""Handed to the kernel in one go, so that what comes is looked at in between: 25 Gbit/s with a turn of 80 us."""
+BYTES_PER_TURN = 512 * 1024
+"""Handed to the kernel in one go, so that what comes is looked at in between: 0.2 ms at 20 Gbit/s."""
 
 MOST_MESSAGES = 256
 """That wait: four trains of datagrams."""
@@ -259,37 +259,58 @@ class DatagramOutbound:
         self.blocked = self.no_room = False
         left = BYTES_PER_TURN
         any_chunk = refused = False
-        while left > 0 and self.waiting and not self.blocked:
+        while left > 0 and not self.blocked:
             waiting = self._messages or self._chunks
+            if not waiting:
+                break
             item = waiting[0]
-            count = min(len(item.to_send) - item.sent, self._most_segments if self.segments else 1)
-            buffers = self._message_buffers(item, count) if isinstance(item, _Message) else self._buffers(item, count)
+            before, last_bytes, is_too_long = item.sent, 0, False
             try:
-                given = self._gave(buffers, count)
+                last_bytes = self._send(item, left)
             except OSError as error:
                 if error.errno != errno.EMSGSIZE:
                     raise
+                is_too_long = True
+            count, is_whole = item.sent - before, item.sent == len(item.to_send)
+            if count:
+                refused = False
+                left -= count * self._datagram_bytes
+                any_chunk = any_chunk or isinstance(item, _Chunk)
+                # the last piece may be shorter
+                if count > is_whole:
+                    self._note(count - is_whole, self._datagram_bytes)
+            if is_too_long:
                 # the first may be what an ICMP message has left on the socket
                 if refused:
                     self._shorten()
                 refused = not refused
-                continue
-            if not given:
-                continue
-            refused = False
-            item.sent += count
-            left -= count * self._datagram_bytes
-            any_chunk = any_chunk or isinstance(item, _Chunk)
-            is_whole = item.sent == len(item.to_send)
-            # the last piece may be shorter
-            if count > is_whole:
-                self._note(count - is_whole, self._datagram_bytes)
-            if is_whole:
-                self._note(1, len(buffers[-2]) + len(buffers[-1]))
+            elif is_whole:
+                self._note(1, last_bytes)
                 waiting.popleft()
                 if isinstance(item, _Chunk):
                     self._done(item.work_request)
         return any_chunk
+
+    def _send(self, item: _Chunk | _Message, most_bytes: int) -> int:
+        """Send pieces of one until all are sent, so many bytes are, or the kernel takes no more.
+
+        The length of the last datagram, 0 where it was not taken.
+
+        Raises:
+            OSError: EMSGSIZE, or the kernel will take nothing any more.
+        """
+        total, at_once = len(item.to_send), self._most_segments if self.segments else 1
+        most_pieces = -(-most_bytes // self._datagram_bytes)
+        buffers: Buffers = []
+        # on loopback each datagram is a call of its own, and what is done besides costs as much as that
+        while item.sent < total and most_pieces > 0:
+            count = min(total - item.sent, at_once)
+            buffers = self._buffers(item, count) if isinstance(item, _Chunk) else self._message_buffers(item, count)
+            if not self._gave(buffers, count):
+                return 0
+            item.sent += count
+            most_pieces -= count
+        return len(buffers[-2]) + len(buffers[-1])
 
     def clear(self) -> None:
         """Forget what waits."""
@@ -324,6 +345,11 @@ class DatagramOutbound:
         (pieces, size), view, pack = chunk.cut, chunk.view, CHUNK_HEAD.pack
         key, immediate, offset, connection = chunk.key, chunk.immediate, chunk.offset, self._connection
         buffers: Buffers = []
+        if count == 1:
+            piece = chunk.to_send[chunk.sent]
+            start = piece * size
+            head = pack(CHUNK, VERSION, connection, piece, pieces, size, key, immediate, offset + start)
+            return [head, view[start : start + size]]
         for piece in chunk.to_send[chunk.sent : chunk.sent + count]:
             start = piece * size
             buffers.append(pack(CHUNK, VERSION, connection, piece, pieces, size, key, immediate, offset + start))
@@ -347,9 +373,11 @@ class DatagramOutbound:
 
     def _gave(self, buffers: Buffers, datagrams: int) -> bool:
         """Whether the kernel has taken them."""
-        options = [(socket.IPPROTO_UDP, UDP_SEGMENT, self._segment)] if datagrams > 1 else []
         try:
-            self._udp.sendmsg(buffers, options)
+            if datagrams > 1:
+                self._udp.sendmsg(buffers, [(socket.IPPROTO_UDP, UDP_SEGMENT, self._segment)])
+            else:
+                self._udp.sendmsg(buffers)
         except OSError as error:
             if error.errno in _LATER:
                 self.blocked = True

@@ -75,11 +75,12 @@ class ChunkAssembly:
         opened = self._slots.get(key)
         length = len(data)
         end = offset + length
-        if opened is None or piece >= cut.pieces or end > len(opened):
+        pieces, size = cut
+        if opened is None or piece >= pieces or end > len(opened):
             return None
-        if length != cut.size and (length > cut.size or piece + 1 < cut.pieces):
+        if length != size and (length > size or piece + 1 < pieces):
             return None
-        if cut.pieces == 1:
+        if pieces == 1:
             opened[offset:end] = data
             self._received[key] += length
             self._forget((key, immediate))
