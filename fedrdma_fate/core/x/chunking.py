@@ -82,8 +82,8 @@ FIRST_SHORT_PATH_CHUNK_BYTES = 64 * 1024
 each two, when nothing is under way any more."""
 
 LEAST_WHOLE_BLOCKS = 2
-"""From so many blocks of the digest on a chunk is whole ones, for who wrote the payload has told their digests: to compute
-others takes longer than the rest of a batch of datagrams does."""
+"""From so many blocks of the digest on a chunk is whole ones, for who wrote the payload has told their digests: to
+compute others takes longer than the rest of a batch of datagrams does."""
 
 LEAST_LOSS = 1e-3
 """Loss may appear at any time: no path is trusted to lose less than this per packet. Ours."""

@@ -1,8 +1,10 @@
-"""One end of a `udp` link: chunks and datagrams over a UDP socket, all other writes over TCP streams beside it."""
+"""One end of a `udp` link: chunks and datagrams over a UDP socket, all other writes over TCP streams beside it.
+
+More than 500 lines: whatever a datagram may be, and what it does to the link, is to be seen in one place.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
@@ -343,22 +345,23 @@ class UdpEndpoint:
 
     def _receive(self) -> None:
         ends_at = _CLOCK() + RECEIVE_SECONDS
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                try:
-                    batch, datagram_bytes = self._receiver.read()
-                    if datagram_bytes < len(batch):
-                        self._on_batch(batch, datagram_bytes)
-                    elif batch:
-                        self._on_datagram(batch)
-                except OSError as error:
-                    if error.errno == errno.EMSGSIZE:
-                        # a router has said so, or somebody in its name
-                        self._path_mtu.doubt()
-                    elif error.errno not in _HARMLESS:
-                        raise
-                if _CLOCK() >= ends_at:
-                    return
+        while True:
+            try:
+                batch, datagram_bytes = self._receiver.read()
+                if datagram_bytes < len(batch):
+                    self._on_batch(batch, datagram_bytes)
+                elif batch:
+                    self._on_datagram(batch)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno == errno.EMSGSIZE:
+                    # a router has said so, or somebody in its name
+                    self._path_mtu.doubt()
+                elif error.errno not in _HARMLESS:
+                    raise
+            if _CLOCK() >= ends_at:
+                return
 
     def _on_batch(self, batch: memoryview, datagram_bytes: int) -> None:
         while batch:

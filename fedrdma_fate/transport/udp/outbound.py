@@ -373,11 +373,9 @@ class DatagramOutbound:
 
     def _gave(self, buffers: Buffers, datagrams: int) -> bool:
         """Whether the kernel has taken them."""
+        options = [(socket.IPPROTO_UDP, UDP_SEGMENT, self._segment)] if datagrams > 1 else []
         try:
-            if datagrams > 1:
-                self._udp.sendmsg(buffers, [(socket.IPPROTO_UDP, UDP_SEGMENT, self._segment)])
-            else:
-                self._udp.sendmsg(buffers)
+            self._udp.sendmsg(buffers, options)
         except OSError as error:
             if error.errno in _LATER:
                 self.blocked = True

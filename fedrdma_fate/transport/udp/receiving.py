@@ -22,7 +22,7 @@ class DatagramReceiver:
     def __init__(self, udp: socket.socket) -> None:
         self._udp = udp
         self._buffer = memoryview(bytearray(_BATCH_BYTES))
-        self._buffers = [self._buffer]
+        self._into = (self._buffer,)
 
     def batch(self) -> Iterator[memoryview]:
         """The datagrams of one batch, each good until the next is asked for.
@@ -42,7 +42,7 @@ class DatagramReceiver:
             BlockingIOError: there are none now.
             OSError: the socket is broken, or the peer's host says that nobody listens.
         """
-        received, ancillary, _, _ = self._udp.recvmsg_into(self._buffers, _ANCILLARY_BYTES)
+        received, ancillary, _, _ = self._udp.recvmsg_into(self._into, _ANCILLARY_BYTES)
         size = received
         for level, kind, data in ancillary:
             if level == socket.IPPROTO_UDP and kind == UDP_GRO and len(data) >= _SEGMENT.size:

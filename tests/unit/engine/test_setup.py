@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
+import pytest
+
+from fedrdma_fate.core.digest import BLOCK_BYTES, block_digest, blocks_of, chunk_digest
 from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import (
     FIRST_CHUNK_BYTES,
     FIRST_CHUNK_PACKETS,
     FIRST_RELIABLE_CHUNK_BYTES,
+    WIDE_WINDOW_BYTES,
     best_chunk_bytes,
 )
-from fedrdma_fate.core.x.receiver import XReceiver
+from fedrdma_fate.core.x.receiver import REPORT_BYTES, XReceiver
 from fedrdma_fate.core.x.sender import XSender
+from fedrdma_fate.core.x.short_path import MOST_WINDOW_BYTES
+from fedrdma_fate.engine import payload
 from fedrdma_fate.engine.outgoing_transfer import OutgoingTransfer
 from fedrdma_fate.engine.path_memory import PathMemory
-from fedrdma_fate.engine.payload import Outgoing
+from fedrdma_fate.engine.payload import Outgoing, Payload
 from fedrdma_fate.engine.repair_memory import RepairBuffer
 from fedrdma_fate.engine.settings import LinkSettings
 from fedrdma_fate.engine.setup import SELF_PACED_WINDOW_BYTES, open_receiver, open_transfer
@@ -27,12 +35,24 @@ from tests.support.engine import KEY, outgoing
 LOSSY = ChunkService(reliable=False, self_paced=False, queue_pairs=2, mtu_bytes=500)
 
 
+LOOPBACK = ChunkService(reliable=False, self_paced=False, mtu_bytes=65_475, repairs_packets=True)
+"""`udp` on one host: a datagram is as long as the route of loopback has them."""
+
+FAST = PathState(1.1e9, 0.001, 0.0, window_bytes=MOST_WINDOW_BYTES)
+
+
 def opened(
-    message: Outgoing, service: ChunkService, memory: PathMemory, settings: LinkSettings | None = None
+    message: Outgoing,
+    service: ChunkService,
+    memory: PathMemory,
+    settings: LinkSettings | None = None,
+    *,
+    sealed: bool = False,
 ) -> OutgoingTransfer:
     """The transfer of a message into a grant that is large enough."""
     grant = Grant("memory", 1, 7, 0, 1 << 50, 0)
-    return open_transfer(message, grant, service, memory, RepairBuffer(None), settings or LinkSettings("verbs"), 0.0)
+    set_up, buffer = settings or LinkSettings("verbs"), RepairBuffer(None)
+    return open_transfer(message, grant, service, memory, buffer, set_up, 0.0, sealed=sealed)
 
 
 def recut(total: int) -> Outgoing:
@@ -57,6 +77,44 @@ def test_the_chunk_size_follows_what_is_known_of_the_path_unless_it_is_set() -> 
     assert opened(whole, ChunkService(), memory).outgoing.plan.chunk_bytes == 4 << 20, "a transport that paces itself"
     by_hand = dataclasses.replace(whole, recut=False)
     assert opened(by_hand, LOSSY, memory).outgoing.plan is by_hand.plan
+
+
+def test_long_chunks_of_datagrams_are_whole_blocks_whose_digests_the_task_has_told() -> None:
+    memory, whole = PathMemory(), recut(1 << 28)
+    memory.learn(FAST, "measured")
+    assert opened(whole, LOOPBACK, memory).outgoing.plan.chunk_bytes == 2 * BLOCK_BYTES
+    # of less than two blocks the rest of a batch is more
+    slower = dataclasses.replace(FAST, window_bytes=WIDE_WINDOW_BYTES)
+    memory.learn(slower, "measured")
+    short = opened(whole, LOOPBACK, memory).outgoing.plan.chunk_bytes
+    assert BLOCK_BYTES < short < 2 * BLOCK_BYTES
+    assert short % LOOPBACK.mtu_bytes == 0
+
+
+def test_chunks_that_are_sealed_are_whole_datagrams_for_nobody_has_told_their_digests() -> None:
+    memory, whole = PathMemory(), recut(1 << 28)
+    memory.learn(FAST, "measured")
+    assert opened(whole, LOOPBACK, memory, sealed=True).outgoing.plan.chunk_bytes == 8 * LOOPBACK.mtu_bytes
+
+
+def test_of_whole_blocks_whose_digests_are_told_none_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    region = HeapRegion(4 * BLOCK_BYTES)
+    region.view[:] = os.urandom(region.length)
+    told = [block_digest(region.view[start:end]) for start, end in blocks_of(region.length)]
+    sent = Payload(region.slot(), region.length)
+    sent.on_written(0, told)
+    plan = ChunkPlan(region.length, 2 * BLOCK_BYTES)
+    expected = [chunk_digest(region.view[chunk.offset : chunk.offset + chunk.length]) for chunk in plan]
+    monkeypatch.setattr(payload, "block_digest", lambda _block: pytest.fail("it was told"))
+    assert [sent.digest(chunk) for chunk in plan] == expected
+
+
+@pytest.mark.parametrize(("chunk_bytes", "report_bytes"), [(64 * 1024, REPORT_BYTES), (512 * 1024, 1024 * 1024)])
+def test_a_report_is_of_two_chunks_at_least(chunk_bytes: int, report_bytes: int) -> None:
+    offer = Offer("udp", 1, KEY, "object", 1 << 24, "fedrdma-x", 7, chunk_bytes, 0)
+    receiver = open_receiver(offer, 1 << 25, LOOPBACK)
+    assert isinstance(receiver, XReceiver)
+    assert receiver.settings.report_bytes == report_bytes
 
 
 def test_of_a_message_of_which_something_may_be_missing_chunks_are_short_where_packets_are_lost() -> None:

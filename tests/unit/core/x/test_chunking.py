@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import (
     LARGEST_X_CHUNK_BYTES,
@@ -22,6 +23,7 @@ from fedrdma_fate.core.x.chunking import (
     loses_many_chunks,
     short_path_chunk_bytes,
     tolerant_chunk_bytes,
+    whole_blocks,
     whole_datagrams,
 )
 from fedrdma_fate.core.x.loss_detection import REORDERING_THRESHOLD_CHUNKS
@@ -122,6 +124,12 @@ def test_chunks_of_datagrams_are_whole_ones_and_long_ones_whole_batches() -> Non
     assert whole_datagrams(64 * 1024, 65_475) == 65_475
     assert whole_datagrams(256 * 1024, 65_475) == 4 * 65_475
     assert whole_datagrams(1000, 1440) == 1440
+
+
+def test_chunks_of_two_blocks_of_the_digest_and_more_are_whole_ones() -> None:
+    assert whole_blocks(2 * BLOCK_BYTES) == 2 * BLOCK_BYTES
+    assert whole_blocks(3 * BLOCK_BYTES - 1) == 2 * BLOCK_BYTES
+    assert whole_blocks(2 * BLOCK_BYTES - 1) == 0, "shorter ones are as long as datagrams have it"
 
 
 def test_on_a_short_path_chunks_are_long_where_it_is_fast() -> None:
