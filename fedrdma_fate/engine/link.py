@@ -223,7 +223,7 @@ class Link:
 
     def hint(self, rtt: float, rate: float | None) -> None:
         """What others know: the control channel's round trip in seconds, and a configured rate in bytes a second."""
-        self._outgoing.memory.rtt_hint = rtt
+        self._outgoing.memory.hint(rtt)
         if rate is not None:
             self._outgoing.memory.learn(PathState(rate, rtt, None), "configured")
 

@@ -167,6 +167,7 @@ class OutgoingTransfers:
                 self._given_up.add(active.grant.grant)
                 self._begin_with_another_grant(transfer, now)
         self._endpoint = endpoint
+        self.memory.repairs_packets = endpoint.chunk_service.repairs_packets
         self._credits.clear()
         self._requests.keep(self._active.keys())
         if self._active:

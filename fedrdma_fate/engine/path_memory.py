@@ -10,6 +10,7 @@ from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.x.controller import Controller, MakeController
 from fedrdma_fate.core.x.loss_detection import UNKNOWN_RTT_SECONDS
 from fedrdma_fate.core.x.rate_control import RateController
+from fedrdma_fate.core.x.short_path import least_round_trip
 
 PathSource = Literal["configured", "remembered", "probed", "measured"]
 """How a path is known: from the configuration, from an earlier run, from a train of datagrams, from a transfer."""
@@ -33,6 +34,8 @@ class PathMemory:
     Attributes:
         known: rate, round trip and loss, and how they are known; None while nothing is.
         rtt_hint: round trip of the control channel, seconds, None while it is not known.
+        repairs_packets: of a chunk that goes again the data path sends what is missing: where it is short, reports
+            clock what is sent.
         is_probing: a train has been sent over the data path, and none was answered.
         told: what the receiver lets through of all transfers together, bytes a second; infinite: all.
         limit: what is theirs of this site's own link, as this site has decided; infinite: all.
@@ -47,6 +50,7 @@ class PathMemory:
         self.known = known
         self._make_controller = make_controller
         self.rtt_hint: float | None = None
+        self.repairs_packets = False
         self.is_probing = False
         self.told = self.limit = math.inf
         self._users = 0
@@ -80,7 +84,20 @@ class PathMemory:
                 return
             if before.source == "remembered" and 1 / PROBE_AGREES < state.rate / before.state.rate < PROBE_AGREES:
                 return
-        self.known = KnownPath(state, source)
+        self.known = KnownPath(self._judged(state), source)
+
+    def hint(self, rtt: float) -> None:
+        """So long is the round trip of the control channel, seconds."""
+        self.rtt_hint = rtt
+        if self.known is not None:
+            self.known = dataclasses.replace(self.known, state=self._judged(self.known.state))
+
+    def _judged(self, state: PathState) -> PathState:
+        """What transfers have found, without what busy hosts have added to the round trip of a short path."""
+        if not self.repairs_packets:
+            # it is paced, and what chunks take is what a queue is told by
+            return state
+        return dataclasses.replace(state, min_rtt=least_round_trip(state.min_rtt, self.rtt_hint))
 
     def begin(self) -> Controller:
         """A transfer begins: at its share of the rate, where others are under way."""

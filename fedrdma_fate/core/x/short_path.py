@@ -15,6 +15,11 @@ SHORT_ROUND_TRIP_SECONDS = 0.0018
 """A path with a least round trip below this is short. Ours: threads of a busy host wait as long for their turn, at 10
 Gbit/s it holds 2.3 MB, which a window as below fills, and paths of 2 ms are paced well."""
 
+BUSY_ROUND_TRIP_SECONDS = 4 * SHORT_ROUND_TRIP_SECONDS
+"""A path is as short where chunks took no longer than this, and a short frame between the two hosts takes less than
+SHORT_ROUND_TRIP_SECONDS: of a chunk of 512 KiB what the hosts do for it takes a millisecond, and two on a busy or slow
+one. Ours; paced, such a path had windows under way that the receiver's socket does not hold."""
+
 FIRST_WINDOW_BYTES = 256 * 1024
 """What the path probe sends at once (`core/path_probe.py`)."""
 
@@ -45,6 +50,17 @@ there (RFC 5681, section 3.1)."""
 BURST_DIVISOR = 4
 """Where a window has been too large, no more than this part of it goes at once, or FIRST_WINDOW_BYTES: a report that
 was waited for lets most of a window go, and what the path and its buffer hold together the buffer alone does not."""
+
+
+def least_round_trip(of_chunks: float, of_frames: float | None) -> float:
+    """The least round trip of a path, in seconds.
+
+    Args:
+        of_chunks: the least that chunks or trains of datagrams took.
+        of_frames: what a short frame takes between the two hosts; None: not known.
+    """
+    is_short = of_frames is not None and 0 < of_frames < SHORT_ROUND_TRIP_SECONDS
+    return min(of_chunks, of_frames) if of_frames and is_short and of_chunks < BUSY_ROUND_TRIP_SECONDS else of_chunks
 
 
 class ReportClockedWindow:

@@ -6,7 +6,8 @@ import pytest
 
 from fedrdma_fate.core.path import PathState, Sample
 from fedrdma_fate.core.x.controller import Controller
-from fedrdma_fate.engine.path_memory import PathMemory
+from fedrdma_fate.core.x.short_path import MOST_WINDOW_BYTES, SHORT_ROUND_TRIP_SECONDS
+from fedrdma_fate.engine.path_memory import KnownPath, PathMemory
 
 
 def state_of(control: Controller) -> PathState:
@@ -66,3 +67,51 @@ def test_what_a_transfer_of_all_of_the_path_has_found_counts_for_its_loss() -> N
     memory = PathMemory()
     memory.learn(PathState(8e6, 0.02, 0.02), "measured")
     assert memory.loss == 0.02
+
+
+def of_busy_hosts(memory: PathMemory, round_trip: float = 1.4 * SHORT_ROUND_TRIP_SECONDS) -> Controller:
+    """A transfer behind one that busy or slow hosts have made take so long, on a path of a third of a millisecond."""
+    memory.hint(SHORT_ROUND_TRIP_SECONDS / 6)
+    memory.learn(PathState(5e8, round_trip, 0.0), "measured")
+    control = memory.begin()
+    control.counts_packets = memory.repairs_packets
+    return control
+
+
+def test_a_short_path_stays_one_where_busy_hosts_made_chunks_take_longer() -> None:
+    memory = PathMemory()
+    memory.repairs_packets = True
+    control = of_busy_hosts(memory)
+    assert control.report_clocked
+    # paced, it would have more under way than a socket holds, and what that loses would be sent again
+    assert control.window_bytes <= MOST_WINDOW_BYTES
+    assert memory.state is not None
+    assert memory.state.min_rtt < SHORT_ROUND_TRIP_SECONDS
+
+
+def test_what_the_control_channel_takes_is_heard_of_late_and_counts_then() -> None:
+    memory = PathMemory(KnownPath(PathState(5e8, 1.4 * SHORT_ROUND_TRIP_SECONDS, 0.0), "remembered"))
+    memory.repairs_packets = True
+    assert not memory.begin().report_clocked
+    memory.hint(SHORT_ROUND_TRIP_SECONDS / 6)
+    assert memory.state is not None
+    assert memory.state.min_rtt == SHORT_ROUND_TRIP_SECONDS / 6
+
+
+def test_a_path_that_is_paced_keeps_the_round_trip_that_its_chunks_have() -> None:
+    memory = PathMemory()
+    assert of_busy_hosts(memory).min_rtt == 1.4 * SHORT_ROUND_TRIP_SECONDS
+
+
+def test_a_long_path_is_none_that_is_short_for_a_control_channel_by_another_way() -> None:
+    memory = PathMemory()
+    memory.repairs_packets = True
+    assert not of_busy_hosts(memory, 0.02).report_clocked
+
+
+def test_a_path_is_no_shorter_than_its_chunks_say_where_frames_take_as_long() -> None:
+    memory = PathMemory()
+    memory.repairs_packets = True
+    memory.hint(1.2 * SHORT_ROUND_TRIP_SECONDS)
+    memory.learn(PathState(5e8, 1.4 * SHORT_ROUND_TRIP_SECONDS, 0.0), "measured")
+    assert memory.begin().min_rtt == 1.4 * SHORT_ROUND_TRIP_SECONDS
