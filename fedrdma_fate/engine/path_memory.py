@@ -7,7 +7,7 @@ import math
 from typing import Literal
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.x.controller import Controller, MakeController
+from fedrdma_fate.core.x.controller import LEAST_RATE, Controller, MakeController
 from fedrdma_fate.core.x.loss_detection import UNKNOWN_RTT_SECONDS
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.short_path import least_round_trip
@@ -92,12 +92,13 @@ class PathMemory:
         if self.known is not None:
             self.known = dataclasses.replace(self.known, state=self._judged(self.known.state))
 
-    def _judged(self, state: PathState) -> PathState:
+    def _judged(self, state: PathState, chunk_bytes: int = 0) -> PathState:
         """What transfers have found, without what busy hosts have added to the round trip of a short path."""
         if not self.repairs_packets:
             # it is paced, and what chunks take is what a queue is told by
             return state
-        return dataclasses.replace(state, min_rtt=least_round_trip(state.min_rtt, self.rtt_hint))
+        least = least_round_trip(state.min_rtt, chunk_bytes / max(state.rate, LEAST_RATE), self.rtt_hint)
+        return dataclasses.replace(state, min_rtt=least)
 
     def begin(self) -> Controller:
         """A transfer begins: at its share of the rate, where others are under way."""
@@ -124,7 +125,8 @@ class PathMemory:
         if found is not None and control.sampled:
             rate, window = found.rate * self._users, found.window_bytes * self._users
             recent = found.recent_rate if self._users == 1 or self.state is None else self.state.recent_rate
-            self.learn(dataclasses.replace(found, rate=rate, window_bytes=window, recent_rate=recent), "measured")
+            whole = dataclasses.replace(found, rate=rate, window_bytes=window, recent_rate=recent)
+            self.learn(self._judged(whole, control.chunk_bytes), "measured")
         elif found is not None:
             # held to a share of the path, it has not seen how fast that is, but what it loses
             self._loss = control.loss

@@ -18,7 +18,10 @@ Gbit/s it holds 2.3 MB, which a window as below fills, and paths of 2 ms are pac
 BUSY_ROUND_TRIP_SECONDS = 4 * SHORT_ROUND_TRIP_SECONDS
 """A path is as short where chunks took no longer than this, and a short frame between the two hosts takes less than
 SHORT_ROUND_TRIP_SECONDS: of a chunk of 512 KiB what the hosts do for it takes a millisecond, and two on a busy or slow
-one. Ours; paced, such a path had windows under way that the receiver's socket does not hold."""
+one. Ours; paced, such a path had more under way than the receiver's socket holds, and stayed paced."""
+
+CHUNK_SHARE = 0.5
+"""Of the least round trip that chunks had no more is theirs, whatever is known of the rate: it may be too low."""
 
 FIRST_WINDOW_BYTES = 256 * 1024
 """What the path probe sends at once (`core/path_probe.py`)."""
@@ -52,15 +55,21 @@ BURST_DIVISOR = 4
 was waited for lets most of a window go, and what the path and its buffer hold together the buffer alone does not."""
 
 
-def least_round_trip(of_chunks: float, of_frames: float | None) -> float:
-    """The least round trip of a path, in seconds.
+def least_round_trip(of_chunks: float, chunk_seconds: float, of_frames: float | None) -> float:
+    """The least round trip of a path, in seconds, without what the two hosts take for a chunk where it is short.
 
     Args:
         of_chunks: the least that chunks or trains of datagrams took.
+        chunk_seconds: what a chunk takes at the rate of the path: its own time; 0: not known.
         of_frames: what a short frame takes between the two hosts; None: not known.
     """
-    is_short = of_frames is not None and 0 < of_frames < SHORT_ROUND_TRIP_SECONDS
-    return min(of_chunks, of_frames) if of_frames and is_short and of_chunks < BUSY_ROUND_TRIP_SECONDS else of_chunks
+    if of_chunks < SHORT_ROUND_TRIP_SECONDS:
+        return of_chunks
+    without = max(of_chunks - chunk_seconds, (1 - CHUNK_SHARE) * of_chunks)
+    if without < SHORT_ROUND_TRIP_SECONDS:
+        return without
+    are_near = of_frames is not None and 0 < of_frames < SHORT_ROUND_TRIP_SECONDS
+    return of_frames if of_frames and are_near and of_chunks < BUSY_ROUND_TRIP_SECONDS else of_chunks
 
 
 class ReportClockedWindow:

@@ -515,7 +515,17 @@ class Peer:
         if 0 <= elapsed <= self._context.config.timeouts.peer_silence:
             self.rtt_seconds = self.sending.rtt_seconds = elapsed
             self.probes.on_pong(stamp)
+            is_least = elapsed < self.main_path.least_round_trip
             self.main_path.on_round_trip(elapsed)
+            if is_least:
+                # a data path may be up before any ping was answered
+                for path in self.paths.paths.values():
+                    self._hint(path.link)
+
+    def _hint(self, link: LinkHandle) -> None:
+        if self.rtt_seconds is not None:
+            least = min(self.main_path.least_round_trip, self.rtt_seconds)
+            link.hint(least, None if self.config.rate is None else self.config.rate / 8)
 
     def _on_connect(self, frame: Connect) -> None:
         main = self.paths.main_transport
@@ -717,8 +727,7 @@ class Peer:
         if not self.paths.on_up(transport, connection, lent_region):
             return
         path = self.paths.paths[transport]
-        if self.rtt_seconds is not None:
-            path.link.hint(self.rtt_seconds, None if self.config.rate is None else self.config.rate / 8)
+        self._hint(path.link)
         self._context.metrics.link_up(self.config.site, transport, True)
         message = "data path to %s over %s is up"
         self._complain("data path up", message, self.config.site, transport, level=logging.INFO)

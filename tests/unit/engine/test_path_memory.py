@@ -115,3 +115,27 @@ def test_a_path_is_no_shorter_than_its_chunks_say_where_frames_take_as_long() ->
     memory.hint(1.2 * SHORT_ROUND_TRIP_SECONDS)
     memory.learn(PathState(5e8, 1.4 * SHORT_ROUND_TRIP_SECONDS, 0.0), "measured")
     assert memory.begin().min_rtt == 1.4 * SHORT_ROUND_TRIP_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("rate", "round_trip", "is_short"), [(5e8, 0.0025, True), (4e9, 0.0025, False), (4e7, 0.004, False)]
+)
+def test_what_a_long_chunk_takes_itself_is_no_round_trip_of_the_path(
+    rate: float, round_trip: float, is_short: bool
+) -> None:
+    memory = PathMemory()
+    memory.repairs_packets = True
+    control = memory.begin()
+    control.chunk_bytes = 512 * 1024
+    control.counts_packets = True
+    control.on_sample(Sample(round_trip, rate, 8, 0, 8, True), 0.1)
+    assert not control.report_clocked
+    memory.end(control)
+    following = memory.begin()
+    following.counts_packets = True
+    assert following.report_clocked is is_short
+    for number in range(4):
+        # and is not taken off again
+        memory.end(following)
+        following = memory.begin()
+        assert following.min_rtt == pytest.approx(round_trip - 512 * 1024 / rate if is_short else round_trip), number

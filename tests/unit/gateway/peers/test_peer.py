@@ -297,3 +297,22 @@ def test_where_udp_is_asked_for_it_is_taken_at_once_however_short_the_path(play:
         assert (await chosen_at(twin, []))[0] == "udp"
 
     play(scenario, transport="udp", mode="fedrdma-x")
+
+
+def test_links_are_told_the_least_round_trip_also_where_their_path_was_up_before_any_ping_was_answered(
+    play: Play,
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        await twin.quiesce()
+        peer = peer_of(twin, "a")
+        link = next(iter(peer.paths.paths.values())).link
+        told: list[float] = []
+        link.hint = lambda rtt, _rate: told.append(rtt)  # type: ignore[method-assign]
+        least = peer.main_path.least_round_trip
+        for factor in (0.5, 2.0, 0.25):
+            peer._on_pong(time.monotonic() - factor * least)
+        assert len(told) == 2, "one that took longer tells of the hosts, and nothing of the path"
+        assert told[1] < told[0] < least
+
+    play(scenario)
