@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from fedrdma_fate.core.digest import MISTAGGED, TAGGED, chunk_digest, payload_digest
@@ -199,7 +200,7 @@ def test_a_chunk_that_was_written_elsewhere_than_it_says_has_not_arrived(pair: P
     right = Completion(CompletionKind.CHUNK_IMMEDIATE, 0, immediate_of(grant % TAGS, 0), grant, 4096, 1000, digests[0])
     lies = Completion(CompletionKind.CHUNK_IMMEDIATE, 0, immediate_of(grant % TAGS, 1), grant, 5096, 1000, digests[1])
     lied: list[dict[str, int]] = [{"offset": 4096}, {"offset": 5097}, {"length": 999}, {"grant": other}]
-    wrong = [dataclasses.replace(lies, **changes) for changes in lied]  # type: ignore[arg-type]
+    wrong = [msgspec.structs.replace(lies, **changes) for changes in lied]  # type: ignore[arg-type]
     header = ChunkHeader(HeaderKind.PAYLOAD, 9, 2000, 0, 2000, payload_digest(digests), 0, 2)
     pair.incoming._granted[grant].slot.view[:HEADER_BYTES] = header.encode()
     if not early:
@@ -281,7 +282,7 @@ def test_of_a_chunk_that_comes_twice_before_its_offer_the_later_bytes_count(pair
     connect(pair, ChunkService(), lost=frozenset())
     grant = pair.grant(HeapRegion(5000).slot())
     for digest in (TAGGED, MISTAGGED):
-        pair.incoming.on_chunk(dataclasses.replace(_early(grant, 3), digest=digest), pair.now)
+        pair.incoming.on_chunk(msgspec.structs.replace(_early(grant, 3), digest=digest), pair.now)
     (kept,) = pair.incoming._granted[grant].early.values()
     assert kept.digest == MISTAGGED
     assert pair.incoming._early_chunks == 1
