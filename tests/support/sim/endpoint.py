@@ -121,6 +121,11 @@ class SimEndpoint:
         self.withdraw(grant)
 
     @property
+    def readiness_shows_all(self) -> bool:
+        """It has no descriptors."""
+        return False
+
+    @property
     def still_open(self) -> Collection[int]:
         """None ever is."""
         return ()
