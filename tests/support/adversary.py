@@ -376,6 +376,8 @@ class Besieged(Twin):
         assert messages <= 30
         kept = self.evil.receiving
         assert len(kept._requests) + len(kept._asked_by) <= MOST_REQUESTS_KEPT
+        standing = sum(bool(grant.credit_of) for grant in kept._granted.values())
+        assert len(kept._granted) - standing <= MOST_REQUESTS_KEPT
         assert len(kept._announced) <= MOST_ANNOUNCED
         assert len(kept._ended) <= 2 * REMEMBERED_TRANSFERS + PAGE_NUMBERS
         assert kept.borrowing.count <= MOST_BORROWED

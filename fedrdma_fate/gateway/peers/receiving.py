@@ -204,6 +204,10 @@ class Receiving:
     def on_grant_request(self, request: GrantRequest, link: LinkHandle) -> None:
         """The peer asks for a slot. It asks again on each new data path; what it has been granted is on its way."""
         transfer = request.transfer
+        if not transfer:
+            # a slot for none is a standing grant, which nothing counts: how many there are is for us to say
+            self._refuse_request(request, WireError(ErrorCode.MALFORMED_FRAME, "a slot was asked for no transfer."))
+            return
         # it comes by itself now
         self.same.drop(transfer)
         if self._has_ended(transfer, request.key):
@@ -224,7 +228,9 @@ class Receiving:
         """The same by a datagram, before or after the frame: it gets what is free, and the frame does all else."""
         transfer, slot_bytes = request.transfer, request.slot_bytes
         known = self._has_ended(transfer, request.key) or transfer in self._requests or transfer in self._asked_by
-        if known or transfer in self.saving or transfer >= PROBE_TRANSFERS_FROM or slot_bytes < HEADER_SPACE_BYTES:
+        if known or transfer in self.saving or slot_bytes < HEADER_SPACE_BYTES:
+            return
+        if not 0 < transfer < PROBE_TRANSFERS_FROM:
             return
         if self.kept.is_sealed(transfer):
             # its tags come ahead of the frame

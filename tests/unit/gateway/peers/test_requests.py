@@ -129,6 +129,22 @@ def test_no_more_requests_of_a_peer_are_kept_than_its_limit_and_the_next_are_ref
     run(scenario())
 
 
+def test_requests_for_no_transfer_get_no_slot_however_many_there_are() -> None:
+    async def scenario() -> None:
+        gateway = Gateway()
+        for _ in range(MOST_REQUESTS_KEPT):
+            gateway.ask_early("greedy", 0, 4 * KIB)
+            gateway.ask("greedy", 0, 4 * KIB)
+            await gateway.settle()
+        assert gateway.links["greedy"].granted == [], "nothing would count them"
+        refused = gateway.answers["greedy"]
+        assert len(refused) == MOST_REQUESTS_KEPT
+        assert all(isinstance(answer, Refused) and answer.code == ErrorCode.MALFORMED_FRAME.value for answer in refused)
+        await gateway.close()
+
+    run(scenario())
+
+
 def test_a_request_by_a_datagram_gets_what_is_free_and_the_frame_does_all_else() -> None:
     async def scenario() -> None:
         gateway = Gateway()
