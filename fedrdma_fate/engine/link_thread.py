@@ -36,6 +36,7 @@ class LinkHandle:
         self._link = Link(peer, settings, emit, clock)
         self._emit = emit
         self._commands: deque[Command] = deque()
+        self._draft: Draft | None = None
         self._lock = threading.Lock()
         self._closing = False
         self._ended = False
@@ -104,17 +105,36 @@ class LinkHandle:
         keys: DatagramKeys,
         sealing: PathSealing | None = None,
     ) -> None:
-        """Connect the data path; a draft for a link that has ended, or is to, is closed."""
+        """Connect the data path; a draft for a link that has ended, or is to, is closed.
+
+        So is one that another comes for before it is begun. Each holds what its transport has few of, and may wait for
+        its time-out, one after the other: a peer could have as many wait as commands may.
+        """
 
         def attempt_it(link: Link) -> None:
-            # each may wait for its time-out, one after the other, and what is in the slots for the end of the link
+            if not self._takes(draft):
+                # it was closed by whoever came then
+                return
+            # what is in the slots would wait for the end of the link
             if self._closing:
                 draft.close()
             else:
                 link.connect(draft, peer, attempt, keys, sealing)
 
-        if not self._command(attempt_it):
+        with self._lock:
+            replaced, self._draft = self._draft, draft
+        if replaced is not None:
+            replaced.close()
+        if not self._command(attempt_it) and self._takes(draft):
             draft.close()
+
+    def _takes(self, draft: Draft) -> bool:
+        """Whether this draft is still the one that waits; then it does no longer."""
+        with self._lock:
+            is_waiting = self._draft is draft
+            if is_waiting:
+                self._draft = None
+        return is_waiting
 
     def hint(self, rtt: float, rate: float | None) -> None:
         """What others know: the control channel's round trip in seconds, and a configured rate in bytes a second."""

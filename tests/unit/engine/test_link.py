@@ -408,14 +408,30 @@ def test_an_attempt_that_waits_its_turn_is_not_made_by_a_link_that_is_to_end() -
         def connect(self, peer: EndpointAddress, timeout: float) -> NoReturn:
             del peer, timeout
             # given up while it waits for the peer to dial
+            handle.connect(draft, {}, 2, DATAGRAM_KEYS)
             handle.retire()
             raise TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, "nobody came.")
 
     handle.connect(Slow(), {}, 1, DATAGRAM_KEYS)
-    handle.connect(draft, {}, 2, DATAGRAM_KEYS)
     handle.turn()
     assert draft.closed.is_set()
     assert [attempt for _, attempt, _ in events.paths] == [1]
+
+
+def test_of_attempts_that_wait_their_turn_the_last_is_made_and_the_others_hold_nothing() -> None:
+    events, replaced = Recorded(), [UnwantedDraft() for _ in range(4000)]
+    handle = LinkHandle("a", LinkSettings("memory"), events.emit, lambda: 0.0)
+
+    class Absent(UnwantedDraft):
+        def connect(self, peer: EndpointAddress, timeout: float) -> NoReturn:
+            raise TransportError(ErrorCode.TRANSPORT_UNAVAILABLE, f"nobody came within {timeout:g} s: {peer}.")
+
+    for attempt, draft in enumerate(replaced, 1):
+        handle.connect(draft, {}, attempt, DATAGRAM_KEYS)
+    handle.connect(Absent(), {}, 4001, DATAGRAM_KEYS)
+    assert all(draft.closed.is_set() for draft in replaced), "at once: a transport has few of what they hold"
+    handle.turn()
+    assert [attempt for _, attempt, _ in events.paths] == [4001]
 
 
 def test_what_has_come_is_taken_in_before_what_is_overdue_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
