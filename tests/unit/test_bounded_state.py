@@ -244,6 +244,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "transport/udp/listening.py:UdpListener": "_expected _followed",
     },
     "by the slots of the receive region": {"gateway/coming_updates.py:ComingUpdates": "_told"},
+    "MOST_EARLY of a link": {"gateway/peers/link_events.py:LinkEvents": "_early"},
     "MOST_EARLY_CHUNKS of a link": {"engine/granted_slot.py:Granted": "early early_writes"},
     "_ENDED": {"engine/incoming.py:IncomingTransfers": "_ended"},
     "_REMEMBERED": {"engine/openings.py:Openings": "_broken"},
