@@ -287,9 +287,10 @@ class Endpoint(Protocol):
 
     @property
     def readiness_shows_all(self) -> bool:
-        """Whether a descriptor of `poll_set` is ready as long as `progress` has anything to do.
+        """Whether a descriptor of `poll_set` is ready as long as `progress` has anything to do, so that it need not be
+        called while none is.
 
-        Where it is not, more may complete without any becoming ready: whoever waits for them looks again first.
+        Else more may complete without any becoming ready: whoever waits for them looks again first.
         """
         ...
 

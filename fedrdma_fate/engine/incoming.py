@@ -419,13 +419,16 @@ class IncomingTransfers:
 
     def timer(self) -> float | None:
         """When `on_timer` wants to be called."""
-        times = [entry.receiver.timer() for entry in self._granted.values() if entry.receiver is not None]
-        if self._endpoint is not None:
-            times += [entry.notes.timer() for entry in self._granted.values() if entry.notes is not None]
+        times = [self._openings.timer()]
+        for entry in self._granted.values():
+            if entry.receiver is not None:
+                times.append(entry.receiver.timer())
+            if entry.notes is not None and self._endpoint is not None:
+                times.append(entry.notes.timer())
         if self._lost_at is not None and self._granted:
             times.append(self._lost_at + self._settings.idle_timeout)
-        times.append(self._openings.timer())
-        return min((due for due in times if due is not None), default=None)
+        due = [moment for moment in times if moment is not None]
+        return min(due) if due else None
 
     def on_timer(self, now: float) -> None:
         """Let transfers do what is due, and take memory back from a peer that has been gone for too long.

@@ -283,14 +283,18 @@ class Link:
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
-    def turn(self, commands: deque[Command] | None = None) -> Wait:
+    def turn(self, commands: deque[Command] | None = None, *, ready: bool = True) -> Wait:
         """Do what is due, carry these commands out, and take in what has completed. When to come again.
 
         A data path that breaks meanwhile is lost and told of. After a bug of ours, all that is under way fails.
+
+        Args:
+            commands: of the owner.
+            ready: whether one of the descriptors was ready that the turn before has named, or nobody has looked.
         """
         try:
             try:
-                return self._turn(deque() if commands is None else commands)
+                return self._turn(deque() if commands is None else commands, ready)
             except FedRDMAError as error:
                 if error.code is not ErrorCode.LINK_LOST:
                     raise
@@ -333,11 +337,13 @@ class Link:
         """What is under way just now."""
         return self._outgoing.progress() + self._incoming.progress()
 
-    def _turn(self, commands: deque[Command]) -> Wait:
+    def _turn(self, commands: deque[Command], ready: bool) -> Wait:
         if commands:
             self._carry_out(commands)
         endpoint = self._endpoint
-        completions: Sequence[Completion] = () if endpoint is None else endpoint.progress()
+        completions: Sequence[Completion] = ()
+        if endpoint is not None and (ready or not endpoint.readiness_shows_all):
+            completions = endpoint.progress()
         if completions:
             self._take_in(completions)
         # after what has come, which a thread that was kept waiting would take for lost

@@ -211,10 +211,10 @@ class LinkHandle:
 
     # -- driving it -----------------------------------------------------------------------------------------------
 
-    def turn(self) -> Wait:
-        """One turn; the last one where the link was retired."""
+    def turn(self, *, ready: bool = True) -> Wait:
+        """One turn; the last one where the link was retired. See `Link.turn`."""
         if not self._closing:
-            return self._link.turn(self._commands)
+            return self._link.turn(self._commands, ready=ready)
         self._link.end(self._commands)
         self._ended = True
         return Wait(None)
@@ -261,11 +261,12 @@ class LinkThread(LinkHandle):
 
     def _run(self) -> None:
         try:
+            ready = True
             while not self._ended:
-                wait = self.turn()
+                wait = self.turn(ready=ready)
                 if not self._ended:
                     try:
-                        self._wait(wait)
+                        ready = self._wait(wait)
                     except Exception:
                         # a descriptor that cannot be waited for, say: the thread must go on
                         self._link.fail()
@@ -275,16 +276,21 @@ class LinkThread(LinkHandle):
                 os.close(self._signal)
             self._timer.close()
 
-    def _wait(self, wait: Wait) -> None:
+    def _wait(self, wait: Wait) -> bool:
+        """Whether one of its descriptors is ready."""
         descriptors = tuple(wait.descriptors)
         if descriptors != self._watched:
             self._poller = self._poller_of(descriptors)
             self._watched = descriptors
+        ready = False
         for descriptor, _ in self._poller.poll(self._milliseconds(wait)):
             if descriptor == self._signal:
                 os.eventfd_read(self._signal)
             elif descriptor == self._timer.fileno:
                 self._timer.expired()
+            else:
+                ready = True
+        return ready
 
     def _poller_of(self, descriptors: Sequence[tuple[int, int]]) -> select.poll:
         poller = select.poll()

@@ -428,10 +428,12 @@ class OutgoingTransfers:
 
     def timer(self) -> float | None:
         """When `on_timer` wants to be called."""
-        times = [due for active in self._active.values() if (due := active.timer()) is not None]
-        times += [active.ended_at + self._settings.idle_timeout for active in self._lingering]
-        times += self._requests.timers()
-        return min(times, default=None)
+        times = self._requests.timers()
+        if self._active:
+            times += [due for active in self._active.values() if (due := active.timer()) is not None]
+        if self._lingering:
+            times += [active.ended_at + self._settings.idle_timeout for active in self._lingering]
+        return min(times) if times else None
 
     def on_timer(self, now: float) -> None:
         """Let transfers find out that they have stalled.

@@ -70,6 +70,8 @@ class SlotRequests:
 
     def timers(self) -> list[float]:
         """When `on_timer` wants to be called."""
+        if not self._repeated:
+            return []
         times = (repeated.backoff.timer() for repeated in self._repeated.values())
         return [due for due in times if due is not None]
 

@@ -247,8 +247,9 @@ class TcpEndpoint(ReliableEndpoint):
 
     @property
     def readiness_shows_all(self) -> bool:
-        """A socket stays ready for as long as there is anything to read, or room for what waits."""
-        return True
+        """A socket stays ready for as long as there is anything to read, or room for what waits; one that is closed, as
+        all are once the link is lost, does not."""
+        return not self._health.lost
 
     def open_with(self, opener: Opener) -> bool:
         """Seal each block as it is sent, and open it as it comes."""

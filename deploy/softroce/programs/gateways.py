@@ -122,10 +122,10 @@ class YieldingLinkThread(LinkThread):
     stand still until the link is empty.
     """
 
-    def turn(self) -> Wait:
+    def turn(self, *, ready: bool = True) -> Wait:
         """One turn, after those who are ready have had theirs."""
         os.sched_yield()
-        return super().turn()
+        return super().turn(ready=ready)
 
 
 def link_thread() -> type[LinkThread]:

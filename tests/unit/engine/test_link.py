@@ -214,6 +214,22 @@ def test_after_a_completion_a_link_looks_again_only_where_readiness_does_not_sho
     assert link.turn().look_again is not shows_all
 
 
+@pytest.mark.parametrize("shows_all", [True, False])
+def test_while_no_descriptor_is_ready_nothing_is_looked_for_where_readiness_shows_all(
+    monkeypatch: pytest.MonkeyPatch, shows_all: bool
+) -> None:
+    looked: list[bool] = []
+    monkeypatch.setattr(MemoryEndpoint, "readiness_shows_all", shows_all)
+    monkeypatch.setattr(MemoryEndpoint, "progress", lambda _: looked.append(True) or [])
+    link = Link("a", LinkSettings("memory"), Recorded().emit, lambda: 1.0)
+    link._endpoint = MemoryWire().ends[0]
+    link.turn(ready=False)
+    assert bool(looked) is not shows_all
+    looked.clear()
+    link.turn(ready=True)
+    assert looked, "one is"
+
+
 def test_a_sign_of_life_on_the_data_path_is_noted(ends: Ends) -> None:
     ends.connect()
     before = ends.receiver.heard_at

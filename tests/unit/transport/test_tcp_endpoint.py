@@ -59,3 +59,15 @@ def test_a_data_path_that_was_closed_keeps_no_buffers_whoever_still_has_it(
         assert caught.value.code is ErrorCode.LINK_LOST
     for each in there:
         each.close()
+
+
+def test_once_the_link_is_lost_readiness_shows_nothing_and_who_asks_is_told() -> None:
+    here, there = streams()
+    endpoint = TcpEndpoint(here, TcpSettings())
+    assert endpoint.readiness_shows_all
+    endpoint.lose("the test lost it")
+    assert not endpoint.readiness_shows_all
+    with pytest.raises(TransportError, match="the test lost it"):
+        endpoint.progress()
+    for each in there:
+        each.close()
