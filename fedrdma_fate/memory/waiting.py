@@ -119,6 +119,9 @@ class Waiting(Generic[Granted]):
         While these wait, no other is served, not even one that would fit: small requests would otherwise keep a large
         one out for ever. Who holds so much that it can have no more waits for itself, and keeps nobody waiting.
         """
+        if not self._queues:
+            # which is so nearly always, and this is asked several times for each slot
+            return []
         shares = self._shares
         heads = [queue[0] for queue in self._queues.values()]
         if shares is None:
