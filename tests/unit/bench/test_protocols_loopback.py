@@ -167,7 +167,16 @@ def test_what_a_round_cost_is_the_mean_without_the_checking_of_models() -> None:
     }
     assert HostUsage(1.0, 0.0, 0).without(2.0).own_seconds == 0.0
     made = MadeModels(0, 1_000_000)
-    assert made.cpu_seconds(1, 10, 10) > made.cpu_seconds(1, 1, 0) > 0
+    assert made.cpu_seconds() == 0
+    made.prepare(0)
+    making = made.cpu_seconds()
+    assert making > 0
+    made.take(made.own(0), 0, 0, whole=False)
+    assert made.cpu_seconds() == making, "nothing was made or compared"
+    made.take(made.own(0), 0, 0)
+    assert made.cpu_seconds() > making
+    with pytest.raises(SystemExit, match="came as something else"):
+        made.take(bytes(1_000_000), 0, 0)
 
 
 # --- what is shown ---

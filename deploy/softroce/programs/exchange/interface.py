@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -172,13 +175,8 @@ class Models(Protocol):
         """The server's work after a round; what is to be told of it."""
         ...
 
-    def cpu_seconds(self, rounds: int, made: int, compared: int) -> float:
-        """Of this process, that all rounds took beside the protocol.
-
-        Args:
-            made: models that the host sends in a round.
-            compared: models that it takes in a round.
-        """
+    def cpu_seconds(self) -> float:
+        """Of this process, that all rounds so far took beside the protocol."""
         ...
 
 
@@ -252,25 +250,35 @@ class MadeModels:
     host: int
     size: int
     _ready: tuple[int, bytes] = (-1, b"")
+    _seconds: float = 0.0
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def parts(self) -> tuple[int, ...]:
         return (self.size,)
 
     def prepare(self, number: int) -> None:
-        self._ready = number, model_of(self.host, number, self.size)
+        with self._timed():
+            self._ready = number, model_of(self.host, number, self.size)
 
     def own(self, number: int) -> bytes:
         ready, model = self._ready
-        return model if ready == number else model_of(self.host, number, self.size)
+        if ready == number:
+            return model
+        with self._timed():
+            return model_of(self.host, number, self.size)
 
     def held(self, sender: int) -> bytes:
         del sender
         return bytes(self.size)
 
     def take(self, got: bytes | bytearray | memoryview, sender: int, number: int, *, whole: bool = True) -> None:
-        if whole:
-            require_whole(got, sender, number, self.size)
+        if not whole:
+            return
+        # a copy of what is not in memory of its own: that is what the protocol has handed over, and counts as its
+        came = bytes(got)
+        with self._timed():
+            require_whole(came, sender, number, self.size)
 
     def compute(self, number: int) -> None:
         """Nothing."""
@@ -280,17 +288,18 @@ class MadeModels:
         del number
         return {}
 
-    def cpu_seconds(self, rounds: int, made: int, compared: int) -> float:
-        """As it takes here, now, to make so many models and to compare as many."""
-        began = time.process_time()
-        for number in range(made):
-            model_of(0, number, self.size)
-        half = time.process_time()
-        model = model_of(0, 0, self.size)
-        ready = time.process_time()
-        for _ in range(compared):
-            require_whole(model, 0, 0, self.size)
-        return rounds * (half - began + time.process_time() - ready)
+    def cpu_seconds(self) -> float:
+        """What it took to make and to compare them."""
+        return self._seconds
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._seconds += time.thread_time() - began
 
 
 def models_of(host: int, options: Options) -> Models:

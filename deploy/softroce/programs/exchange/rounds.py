@@ -47,9 +47,9 @@ def run_server(
     used, not_its_own = usage(), 0.0
     for number in range(options.rounds):
         models.prepare(number)
-        told = chair.hear()
+        chair.hear()
         if number == first_counted(options.rounds):
-            not_its_own = models.cpu_seconds(0, 1, len(told)) + taken.cpu_seconds()
+            not_its_own = models.cpu_seconds() + taken.cpu_seconds()
             used = usage()
         begin = time.monotonic() + PAUSE_SECONDS
         before = counted()
@@ -83,15 +83,13 @@ def run_server(
             }
         )
     used = usage().since(used)
-    by_flows = taken.cpu_seconds()
+    not_its_own = models.cpu_seconds() + taken.cpu_seconds() - not_its_own
     chair.tell("done")
     silos = [Usage(**told) for told in chair.hear()]
     if in_testbed():
         return rounds
     count = options.rounds - first_counted(options.rounds)
-    # one model down, and one of each silo
-    own = used.without(models.cpu_seconds(count, 1, len(silos)) + by_flows - not_its_own)
-    return [{**one, "usage": summary(own, silos, count)} for one in rounds]
+    return [{**one, "usage": summary(used.without(not_its_own), silos, count)} for one in rounds]
 
 
 def run_silo(silo: Silo, seat: Seat, host: Host, options: Options, taken: Taken | None = None) -> None:
@@ -105,7 +103,7 @@ def run_silo(silo: Silo, seat: Seat, host: Host, options: Options, taken: Taken 
     used, not_its_own = usage(), 0.0
     for number in range(options.rounds):
         if number == first_counted(options.rounds):
-            not_its_own = models.cpu_seconds(0, 1, 1) + taken.cpu_seconds()
+            not_its_own = models.cpu_seconds() + taken.cpu_seconds()
             used = usage()
         models.prepare(number)
         silo.prepare(number)
@@ -130,6 +128,5 @@ def run_silo(silo: Silo, seat: Seat, host: Host, options: Options, taken: Taken 
     # when the server has all: what a silo has handed over may be sent after `send`
     seat.hear()
     used = usage().since(used)
-    count = options.rounds - first_counted(options.rounds)
-    own = used.without(models.cpu_seconds(count, 1, 1) + taken.cpu_seconds() - not_its_own)
+    own = used.without(models.cpu_seconds() + taken.cpu_seconds() - not_its_own)
     seat.say(dataclasses.asdict(own))

@@ -100,9 +100,8 @@ class TrainedModels:
         self._seconds += time.process_time() - began
         return found
 
-    def cpu_seconds(self, rounds: int, made: int, compared: int) -> float:
+    def cpu_seconds(self) -> float:
         """What all rounds took so far."""
-        del rounds, made, compared
         return self._seconds
 
 
