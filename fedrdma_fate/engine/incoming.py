@@ -491,6 +491,7 @@ class IncomingTransfers:
             before.received_bytes + receiver.arrived_bytes - arrived,
             before.lost_bytes + receiver.overtaken_bytes - overtaken,
             now,
+            receiver.plan.chunk_bytes,
         )
 
     def _expose(self, endpoint: Endpoint, grant: int) -> Grant:

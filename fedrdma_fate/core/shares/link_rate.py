@@ -13,12 +13,12 @@ of it otherwise, keep that where less is lost, and hold for four windows. What d
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Literal
 
 from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
 from fedrdma_fate.core.shares.foreign_flow import ForeignFlow
+from fedrdma_fate.core.shares.window import Window
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 
 PACED_SHARE = 0.98
@@ -72,6 +72,18 @@ HELD_BYTES = TRAIN_DATAGRAMS * DATAGRAM_BYTES
 TRIAL_WINDOWS = 2
 """So long what is let through for a trial comes: until all know that it is over."""
 
+LONGEST_TRIAL = 8
+"""Windows at most of one where chunks are lost at random: of 120 in a window of which a twentieth is lost, one loses
+2 % more or less than the next by chance, and a trial of 1.05 shows 1.4 %. A mean of eight varies by a third of that."""
+
+CAREFUL_GAINS = (1.2, 1.1)
+"""Tried there in place of the first where half of what a buffer holds is more than that lets through: each shows more,
+in fewer windows. A slow link that trains have told a tenth too low takes a second to find by steps of a twentieth."""
+
+CHANCE_DEVIATIONS = 2
+"""As many standard deviations of what chance takes are to be less than what a trial has to show: one in forty is more
+(normal distribution)."""
+
 MOST_HOLD_WINDOWS = 64
 """After each trial that finds nothing it is twice as long, up to this: at 10 Gbit/s one overruns a buffer of 0.5 MB."""
 
@@ -103,9 +115,6 @@ of them it may have been the ways, or a foreign flow on the link that has ended.
 LOWERED_AT_MOST = 8
 """By which the rate is divided at most: what arrives while a buffer is overrun may be less than the link carries."""
 
-ALIKE = 0.02
-"""Two windows show the same where what was let through has changed by no more: a trial begins between two such."""
-
 LOSS_GAIN = 0.25
 """Weight of a window in the usual loss, as of a round for a single flow (`EWMA_GAIN`)."""
 
@@ -125,75 +134,6 @@ DOUBTED_WINDOWS = 4
 """So many after a raise, what overruns the buffer is that raise: its loss is told a round trip later or two, and the
 rate goes back to what it was before. What comes through a buffer that is overrun is little more than half of the link,
 for of chunks the rest is lost with a part, and each sender comes down by itself."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Window:
-    """What a window of time has shown, of all who use what they may.
-
-    Attributes:
-        allowed: bytes a second that were let through.
-        arrived: bytes a second that came, of these senders.
-        all_arrived: the same of all senders.
-        lost_share: of what all senders have sent, what did not come at its turn.
-        common_loss: the median of the senders' own such shares, the lower of two in the middle.
-        free_missing_share: what did not arrive of what was let through to those that no foreign flow holds up.
-        others_lost_share: the same as `lost_share`, without the sender that lost most.
-        chunks: that all senders have sent.
-        seconds: how long it was.
-    """
-
-    allowed: float
-    arrived: float
-    all_arrived: float
-    lost_share: float
-    common_loss: float = 1.0
-    free_missing_share: float = 1.0
-    others_lost_share: float = 0.0
-    chunks: float = 0.0
-    seconds: float = 0.0
-
-    @property
-    def missing_share(self) -> float:
-        """What of it did not arrive: lost, or in a queue."""
-        return 1 - self.arrived / self.allowed
-
-    @property
-    def queued_share(self) -> float:
-        """What of it was not lost, and did not arrive; what is told to be lost may have gone in the window before."""
-        return max(self.missing_share - self.lost_share, 0.0)
-
-    @property
-    def all_sent(self) -> float:
-        """Bytes a second that all senders have sent, those that did not come among them."""
-        return self.all_arrived / (1 - self.lost_share) if self.lost_share < 1 else math.inf
-
-    def is_like(self, other: Window) -> bool:
-        """Whether as much was let through."""
-        return abs(self.allowed - other.allowed) <= ALIKE * other.allowed
-
-    def towards(self, window: Window, weight: float) -> Window:
-        """The mean of this and another of such a weight."""
-
-        def mean(ours: float, its: float) -> float:
-            return ours + (its - ours) * weight
-
-        return Window(
-            mean(self.allowed, window.allowed),
-            mean(self.arrived, window.arrived),
-            mean(self.all_arrived, window.all_arrived),
-            mean(self.lost_share, window.lost_share),
-            mean(self.common_loss, window.common_loss),
-            mean(self.free_missing_share, window.free_missing_share),
-            mean(self.others_lost_share, window.others_lost_share),
-            window.chunks,
-            window.seconds,
-        )
-
-    def has_less_missing_than(self, before: Window) -> bool:
-        """Whether less is lost, or stays in a queue, by so much that it is no chance."""
-        fallen = max(before.missing_share - self.missing_share, before.lost_share - self.lost_share)
-        return fallen >= LOWER_SUCCESS
 
 
 class LinkRate:
@@ -227,6 +167,9 @@ class LinkRate:
         self._hold = least_hold
         self._next_hold = HOLD_WINDOWS
         self._before: Window | None = None
+        self._trial_windows = 0
+        self._trial_length = 1
+        self._before_trial: Window | None = None
         self._usual: Window | None = None
         self._usual_windows = 0
         self._varies = self._free_varies = 0.0
@@ -239,6 +182,7 @@ class LinkRate:
         self._joint_rate = 0.0
         self._disbelieved = 0
         self._is_lowered = False
+        self._lowered: tuple[float, Window] | None = None
         self._lowered_rounds = 0
         self._held_bytes = HELD_BYTES
         self._undisturbed = 0
@@ -279,7 +223,7 @@ class LinkRate:
         """
         self.foreign.on_rest()
         self._lowered_rounds = self._lowered_rounds + 1 if self._is_lowered else 0
-        self._is_lowered = False
+        self._is_lowered, self._lowered = False, None
         if self._lowered_rounds >= REFUTED_ROUNDS:
             self._joint_rate = 0.0
         elif self._lowered_rounds and self._joint_rate > (self.rate or 0.0):
@@ -300,28 +244,73 @@ class LinkRate:
         if not self._least_hold and self.gain == 1 and not self._retreats:
             # what is sent and lost may go over many ways, and over none that all share
             self.foreign.on_window(window.others_lost_share, window.chunks, window.seconds)
+        if self._lowered is not None and window.is_less_than(self._lowered[1]):
+            rate, lowered = self._lowered
+            self._lowered = None
+            if window.loses_as_much_as(lowered):
+                # of what that has lowered as much is lost: at random
+                self._set(rate)
+                self._usual_loss = max(window.lost_share, self._usual_loss)
+                self._disbelieved = 0
+                return
         if self.is_overrun(window):
             self._disbelieved += 1
             if not self._has_carried(window.all_sent) or self._disbelieved >= DISBELIEVED_IN_A_ROW:
-                self._on_overrun(window.all_arrived)
+                self._on_overrun(window)
             return
         self._disbelieved = 0
         if self.foreign.part:
             # somebody takes what we leave, and leaves what we take: trials would show that alone
             self.gain, self._before, self._usual = 1.0, None, None
+            self._trial_windows = 0
             self._doubt_less()
             return
         usual = self._usual
         self._note_usual(window)
-        if self.gain > 1:
-            self._judge_raise(window, usual)
-        elif self.gain < 1:
-            self._judge_lower(window, before)
+        if self.gain != 1:
+            self._on_trial_window(window, usual, before)
         else:
             self._doubt_less()
             self._usual_loss += (window.lost_share - self._usual_loss) * LOSS_GAIN
             if before is not None and window.is_like(before):
                 self._begin_trial(window)
+
+    def _on_trial_window(self, window: Window, usual: Window | None, before: Window | None) -> None:
+        """One in which less or more is let through; where chance takes much, a mean of several tells more."""
+        if not self._trial_windows:
+            self._trial_length, self._before_trial = self._length_of_trial(self.gain, window), usual
+        self._trial_windows += 1
+        if self._trial_windows < self._trial_length:
+            return
+        if self._trial_length > 1:
+            # `_note_usual` has made the mean
+            window, before = self._usual or window, self._before_trial
+        if self.gain > 1:
+            self._judge_raise(window, self._before_trial)
+        else:
+            self._judge_lower(window, before)
+        self._trial_windows = 0
+
+    def _length_of_trial(self, gain: float, window: Window) -> int:
+        """So many windows that chance does not decide, as far as a buffer holds what they let through."""
+        shown = 1 - _kept_share(max(gain, FIRST_GAIN))
+        wanted = min(math.ceil((CHANCE_DEVIATIONS * window.chance(self._usual_loss) / shown) ** 2), LONGEST_TRIAL)
+        if gain > 1 and wanted > 1:
+            wanted = min(wanted, int(self._held_bytes / self._too_much(gain, window.seconds)) + 1 - TRIAL_WINDOWS)
+        return max(wanted, 1)
+
+    def _too_much(self, gain: float, seconds: float) -> float:
+        """Bytes that such a trial lets through too much in so long, of a link that is full."""
+        return max((gain * PACED_SHARE - 1) * (self.rate or 0.0) * seconds, 1.0)
+
+    def _next_step(self, window: Window) -> float:
+        """The gain of the next trial: where loss makes it a single one, as large as half a buffer holds."""
+        if self._is_careful and self._next_gain <= FIRST_GAIN:
+            for gain in CAREFUL_GAINS:
+                windows = self._length_of_trial(gain, window) + TRIAL_WINDOWS - 1
+                if windows * self._too_much(gain, window.seconds) <= self._held_bytes / 2:
+                    return gain
+        return self._next_gain
 
     def _has_carried(self, rate: float) -> bool:
         """Whether trains to all at once have shown that it carries so much, or all that the ways take."""
@@ -347,7 +336,7 @@ class LinkRate:
     def disturb(self) -> None:
         """Somebody has begun or ended: a trial under way shows nothing any more."""
         self.gain = 1.0
-        self._undisturbed = 0
+        self._trial_windows = self._undisturbed = 0
         self._before = self._usual = None
         self._hold = max(self._hold, self._least_hold)
 
@@ -370,12 +359,11 @@ class LinkRate:
         elif tries_less and not (loses_at_random and self._may_rise):
             self.gain = LOWER_GAIN
         elif self._may_rise and (self._undisturbed > LONG_WINDOWS or self._fits_a_buffer(window.seconds)):
-            self._raise(self._next_gain)
+            self._raise(self._next_step(window))
 
     def _fits_a_buffer(self, seconds: float) -> bool:
         """Whether what a first trial lets through too much, of a link that is full, is no more than a buffer holds."""
-        too_much = (FIRST_GAIN * PACED_SHARE - 1) * (self.rate or 0.0)
-        return too_much * TRIAL_WINDOWS * seconds <= self._held_bytes
+        return TRIAL_WINDOWS * self._too_much(FIRST_GAIN, seconds) <= self._held_bytes
 
     def _try_by_free(self, window: Window) -> None:
         """What foreign flows make vary shows nothing: a trial where what the others are let send comes steadily."""
@@ -453,7 +441,7 @@ class LinkRate:
         assert self.rate is not None
         self.gain = 1.0
         kept = before is not None and window.all_arrived >= LOWER_KEPT_SHARE * before.all_arrived
-        if kept and before is not None and window.has_less_missing_than(before):
+        if kept and before is not None and window.has_less_missing_than(before, LOWER_SUCCESS):
             self._set(self.rate * LOWER_GAIN)
             # as long as it succeeds
             self._hold, self._next_hold = 0, HOLD_WINDOWS
@@ -467,19 +455,21 @@ class LinkRate:
         if not self._doubted_windows:
             self._retreats = ()
 
-    def _on_overrun(self, arrived: float) -> None:
+    def _on_overrun(self, window: Window) -> None:
         """The buffer is overrun: by what was tried for, by the last that was found so, or what comes is the link's."""
         assert self.rate is not None
         if self._retreats:
             *rest, retreat = self._retreats
-            self._set(min(self.rate, max(arrived, retreat)))
+            self._set(min(self.rate, max(window.all_arrived, retreat)))
             self._wait()
             self._retreats = tuple(rest)
             self._doubt_less()
         else:
-            self._set(min(self.rate, max(arrived, self.rate / LOWERED_AT_MOST)))
+            self._lowered = (self.rate, window)
+            self._set(min(self.rate, max(window.all_arrived, self.rate / LOWERED_AT_MOST)))
             self._hold = self._next_hold = HOLD_WINDOWS
         self.gain, self._next_gain, self._is_roomy = 1.0, FIRST_GAIN, False
+        self._trial_windows = 0
         self._before = self._usual = None
         self._less_found_nothing = False
         self._is_lowered, self._disbelieved = True, 0

@@ -14,11 +14,13 @@ class Arrivals(NamedTuple):
         received_bytes: payload, what came twice counted twice.
         lost_bytes: of chunks that were overtaken.
         at: when the latest came, seconds.
+        chunk_bytes: of the transfer that it belongs to; 0: not known.
     """
 
     received_bytes: int = 0
     lost_bytes: int = 0
     at: float = 0.0
+    chunk_bytes: int = 0
 
 
 NO_ARRIVALS = Arrivals()

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Collection, Sequence
 
-from fedrdma_fate.core.shares.link_rate import LinkRate, Window
+from fedrdma_fate.core.shares.link_rate import LinkRate
 from fedrdma_fate.core.shares.share_sender import Sender
+from fedrdma_fate.core.shares.window import Window
 from fedrdma_fate.core.x.chunking import SLOW_PATH_RATE
 
 LEAST_WINDOW_SECONDS = 0.02
@@ -189,7 +190,15 @@ def _window_of(senders: list[Sender], seconds: float) -> Window:
         others_lost_share=_others_lost_share(senders),
         chunks=(all_arrived + lost) * seconds / CHUNK_BYTES,
         seconds=seconds,
+        sent_chunks=_sent_chunks(senders, seconds),
     )
+
+
+def _sent_chunks(senders: list[Sender], seconds: float) -> float:
+    """How many chunks all have sent; 0 where the size of somebody's is not known."""
+    if not all(sender.come.chunk_bytes for sender in senders):
+        return 0.0
+    return sum((sender.arrived_rate + sender.lost_rate) / sender.come.chunk_bytes for sender in senders) * seconds
 
 
 def _missing_share(senders: list[Sender]) -> float:

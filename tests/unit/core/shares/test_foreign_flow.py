@@ -15,8 +15,9 @@ from fedrdma_fate.core.shares.foreign_flow import (
     RETURNED_SECONDS,
     ForeignFlow,
 )
-from fedrdma_fate.core.shares.link_rate import DOUBTED_WINDOWS, MOST_HOLD_WINDOWS, PACED_SHARE, LinkRate, Window
+from fedrdma_fate.core.shares.link_rate import DOUBTED_WINDOWS, MOST_HOLD_WINDOWS, PACED_SHARE, LinkRate
 from fedrdma_fate.core.shares.receive_shares import ReceiveShares
+from fedrdma_fate.core.shares.window import Window
 
 CHUNKS = 150
 SECONDS = 0.02

@@ -14,8 +14,8 @@ from fedrdma_fate.core.shares.link_rate import (
     LONG_WINDOWS,
     MOST_HOLD_WINDOWS,
     LinkRate,
-    Window,
 )
+from fedrdma_fate.core.shares.window import Window
 
 LINK = 100.0
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedrdma_fate.core.shares.link_rate import PACED_SHARE
 from fedrdma_fate.core.shares.receive_shares import PATH_HEADROOM, TOLD_SHARE, ReceiveShares
 from fedrdma_fate.core.shares.share_sender import Arrivals
+from fedrdma_fate.core.shares.window import Window
 
 LINK = 1e8
 RTT = 0.02
@@ -61,7 +62,7 @@ def test_when_a_round_is_over_the_link_carries_what_trains_have_told() -> None:
     shares = sender([LINK] * 4, joint=4 * LINK)
     for number in (1, 2):
         begin(shares, 4)
-        shares.link._on_overrun(LINK)
+        shares.link._on_overrun(Window(4 * LINK, LINK, LINK, 0.75))
         assert shares.link.rate == LINK
         for name in "0123":
             shares.on_end(name, 1, NOW)
