@@ -46,14 +46,11 @@ slower counts."""
 LOWER_GAIN = 0.95
 """Of a trial downwards."""
 
-LOWER_KEPT_SHARE = 0.975
-"""Of what has come before has to come in such a trial, for it to be kept."""
+MUCH_LOWER_GAIN = 0.85
+"""The same where chance takes so much that the longest would not show what that does."""
 
 SUCCESS_SHARE = 0.7
 """Of what a trial tries for has to arrive besides: where the link was full, two fifths of the first do."""
-
-LOWER_SUCCESS = SUCCESS_SHARE * (1 - LOWER_GAIN)
-"""By so much less has to be missing in such a trial, as a share of what was let through, for it to be kept."""
 
 STEADY_SHARE = 0.985
 """Of what is let through arrives where the link carries all of it: two arrivals of a window are early or late."""
@@ -169,6 +166,7 @@ class LinkRate:
         self._before: Window | None = None
         self._trial_windows = 0
         self._trial_length = 1
+        self._chance = 0.0
         self._before_trial: Window | None = None
         self._usual: Window | None = None
         self._usual_windows = 0
@@ -255,7 +253,8 @@ class LinkRate:
                 return
         if self.is_overrun(window):
             self._disbelieved += 1
-            if not self._has_carried(window.all_sent) or self._disbelieved >= DISBELIEVED_IN_A_ROW:
+            carried = self._has_carried(window.all_sent)
+            if self._disbelieved >= (DISBELIEVED_IN_A_ROW if carried else 1 + window.has_few_chunks):
                 self._on_overrun(window)
             return
         self._disbelieved = 0
@@ -272,13 +271,14 @@ class LinkRate:
         else:
             self._doubt_less()
             self._usual_loss += (window.lost_share - self._usual_loss) * LOSS_GAIN
-            if before is not None and window.is_like(before):
+            is_known = self._usual_windows >= self._length_of_trial(self._next_gain, window)
+            if before is not None and window.is_like(before) and is_known:
                 self._begin_trial(window)
 
     def _on_trial_window(self, window: Window, usual: Window | None, before: Window | None) -> None:
         """One in which less or more is let through; where chance takes much, a mean of several tells more."""
         if not self._trial_windows:
-            self._trial_length, self._before_trial = self._length_of_trial(self.gain, window), usual
+            self._before_trial = usual
         self._trial_windows += 1
         if self._trial_windows < self._trial_length:
             return
@@ -293,11 +293,15 @@ class LinkRate:
 
     def _length_of_trial(self, gain: float, window: Window) -> int:
         """So many windows that chance does not decide, as far as a buffer holds what they let through."""
-        shown = 1 - _kept_share(max(gain, FIRST_GAIN))
-        wanted = min(math.ceil((CHANCE_DEVIATIONS * window.chance(self._usual_loss) / shown) ** 2), LONGEST_TRIAL)
+        shown = 1 - _kept_share(gain if gain > 1 else 2 - gain)
+        wanted = min(math.ceil((CHANCE_DEVIATIONS * self._chance_in(window) / shown) ** 2), LONGEST_TRIAL)
         if gain > 1 and wanted > 1:
             wanted = min(wanted, int(self._held_bytes / self._too_much(gain, window.seconds)) + 1 - TRIAL_WINDOWS)
         return max(wanted, 1)
+
+    def _chance_in(self, window: Window) -> float:
+        """By how much more or less chance takes in a window."""
+        return window.chance(self._usual_loss if self._usual is None else self._usual.lost_share)
 
     def _too_much(self, gain: float, seconds: float) -> float:
         """Bytes that such a trial lets through too much in so long, of a link that is full."""
@@ -330,7 +334,11 @@ class LinkRate:
 
     def is_overrun(self, window: Window) -> bool:
         """Whether the buffer is overrun: then who gets little through cannot be told from who sends little."""
-        is_lossy = window.lost_share > self._usual_loss + OVERLOAD_LOSS and window.common_loss > COMMON_LOSS
+        usual = self._usual_loss
+        if self._usual is not None and self._usual_windows >= HOLD_WINDOWS:
+            usual = max(usual, self._usual.lost_share)
+        too_much = usual + max(OVERLOAD_LOSS, window.rare(usual))
+        is_lossy = window.lost_share > too_much and window.common_loss > COMMON_LOSS
         return is_lossy and window.arrived < OVERLOAD_SHARE * window.allowed
 
     def disturb(self) -> None:
@@ -357,9 +365,12 @@ class LinkRate:
             self._is_careful = False
             self._raise(FIRST_GAIN)
         elif tries_less and not (loses_at_random and self._may_rise):
-            self.gain = LOWER_GAIN
+            self._chance = CHANCE_DEVIATIONS * self._chance_in(window) * math.sqrt(2 / LONGEST_TRIAL)
+            self.gain = LOWER_GAIN if self._chance <= 1 - _kept_share(FIRST_GAIN) else MUCH_LOWER_GAIN
+            self._trial_length = self._length_of_trial(self.gain, window)
         elif self._may_rise and (self._undisturbed > LONG_WINDOWS or self._fits_a_buffer(window.seconds)):
-            self._raise(self._next_step(window))
+            gain = self._next_step(window)
+            self._raise(gain, self._length_of_trial(gain, window))
 
     def _fits_a_buffer(self, seconds: float) -> bool:
         """Whether what a first trial lets through too much, of a link that is full, is no more than a buffer holds."""
@@ -372,8 +383,9 @@ class LinkRate:
             self._is_by_free, self._is_careful = True, False
             self._raise(FIRST_GAIN)
 
-    def _raise(self, gain: float) -> None:
+    def _raise(self, gain: float, length: int = 1) -> None:
         assert self.rate is not None
+        self._trial_length = length
         self.gain = self._bounded(gain)
         self._retreats = (*self._retreats, self.rate)[-2:]
         self._doubted_windows = DOUBTED_WINDOWS
@@ -401,7 +413,7 @@ class LinkRate:
         assert self.rate is not None
         gain, self.gain = self.gain, 1.0
         if before is not None and 1 < window.allowed / before.allowed < gain:
-            # those that do not use what they have were let send more for nothing
+            # who does not use what it has was let send more for nothing
             gain = window.allowed / before.allowed
         kept = _kept_share(gain)
         if before is None:
@@ -439,10 +451,12 @@ class LinkRate:
     def _judge_lower(self, window: Window, before: Window | None) -> None:
         """Less was let through: where less is lost, or in a queue, and as much has come, the link carries no more."""
         assert self.rate is not None
-        self.gain = 1.0
-        kept = before is not None and window.all_arrived >= LOWER_KEPT_SHARE * before.all_arrived
-        if kept and before is not None and window.has_less_missing_than(before, LOWER_SUCCESS):
-            self._set(self.rate * LOWER_GAIN)
+        gain, self.gain = self.gain, 1.0
+        less = 1 - gain
+        kept = before is not None and window.all_arrived >= (1 - less / 2) * before.all_arrived
+        shown = max(SUCCESS_SHARE * less, 0.0 if self._trial_length == 1 else self._chance)
+        if kept and before is not None and window.has_less_missing_than(before, shown):
+            self._set(self.rate * gain)
             # as long as it succeeds
             self._hold, self._next_hold = 0, HOLD_WINDOWS
             self._less_found_nothing = False

@@ -12,6 +12,12 @@ SAME_LOSS = 0.5
 """Of what was lost, and of what came: a full buffer that is sent what came through it loses nothing, and one that is
 sent an eighth of a hundred times too much passes eight times the share."""
 
+RARE_DEVIATIONS = 4
+"""As many above what is usually lost are no chance: of a slow link a window may have no more than 16 chunks."""
+
+FEW_CHUNKS = 64
+"""Of fewer one window alone shows little of what is lost."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Window:
@@ -96,3 +102,12 @@ class Window:
     def chance(self, usual_loss: float) -> float:
         """The standard deviation of what is lost, each chunk by itself; 0 where their size is not known."""
         return math.sqrt(usual_loss * (1 - usual_loss) / self.sent_chunks) if self.sent_chunks else 0.0
+
+    def rare(self, usual_loss: float) -> float:
+        """So much more than usual is hardly lost by chance."""
+        return RARE_DEVIATIONS * self.chance(usual_loss)
+
+    @property
+    def has_few_chunks(self) -> bool:
+        """Whether it shows little by itself."""
+        return 0 < self.sent_chunks < FEW_CHUNKS
