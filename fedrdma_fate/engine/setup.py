@@ -29,7 +29,7 @@ from fedrdma_fate.core.x.chunking import (
     whole_blocks,
     whole_datagrams,
 )
-from fedrdma_fate.core.x.receiver import REPORT_BYTES, REPORT_CHUNKS, XReceiver, XReceiveSettings
+from fedrdma_fate.core.x.receiver import REPORT_BYTES, XReceiver, XReceiveSettings
 from fedrdma_fate.core.x.repair_code import RepairPlan, plan_repairs, repairs_of_offer
 from fedrdma_fate.core.x.sender import XSender, XSendSettings
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS
@@ -217,7 +217,7 @@ def open_receiver(
         tail=tail,
     )
     if service.repairs_packets:
-        details = dataclasses.replace(details, report_bytes=max(REPORT_BYTES, REPORT_CHUNKS * plan.chunk_bytes))
+        details = dataclasses.replace(details, report_bytes=REPORT_BYTES)
     if service.reliable:
         # completions move the sender's window
         details = dataclasses.replace(details, report_seconds=None)

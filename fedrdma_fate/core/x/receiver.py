@@ -46,11 +46,6 @@ datagrams (`BATCH_BYTES`, `chunking.py`) are as much; of 256 KiB they fell short
 Gbit/s it changes nothing."""
 
 
-REPORT_CHUNKS = 2
-"""But not sooner than after so many chunks, as TCP acknowledges every second segment (RFC 5681, section 4.2): of a wide
-window, which has six chunks at least (`WIDE_WINDOW_CHUNKS`, `chunking.py`), that is a third."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class XReceiveSettings:
     """Parameters of a receiver.

@@ -17,7 +17,7 @@ from fedrdma_fate.core.x.chunking import (
     WIDE_WINDOW_BYTES,
     best_chunk_bytes,
 )
-from fedrdma_fate.core.x.receiver import REPORT_BYTES, XReceiver
+from fedrdma_fate.core.x.receiver import XReceiver
 from fedrdma_fate.core.x.sender import XSender
 from fedrdma_fate.core.x.short_path import MOST_WINDOW_BYTES
 from fedrdma_fate.engine import payload
@@ -107,14 +107,6 @@ def test_of_whole_blocks_whose_digests_are_told_none_is_computed(monkeypatch: py
     expected = [chunk_digest(region.view[chunk.offset : chunk.offset + chunk.length]) for chunk in plan]
     monkeypatch.setattr(payload, "block_digest", lambda _block: pytest.fail("it was told"))
     assert [sent.digest(chunk) for chunk in plan] == expected
-
-
-@pytest.mark.parametrize(("chunk_bytes", "report_bytes"), [(64 * 1024, REPORT_BYTES), (512 * 1024, 1024 * 1024)])
-def test_a_report_is_of_two_chunks_at_least(chunk_bytes: int, report_bytes: int) -> None:
-    offer = Offer("udp", 1, KEY, "object", 1 << 24, "fedrdma-x", 7, chunk_bytes, 0)
-    receiver = open_receiver(offer, 1 << 25, LOOPBACK)
-    assert isinstance(receiver, XReceiver)
-    assert receiver.settings.report_bytes == report_bytes
 
 
 def test_of_a_message_of_which_something_may_be_missing_chunks_are_short_where_packets_are_lost() -> None:
