@@ -10,7 +10,7 @@ from fedrdma_fate.core.shares.link_rate import AMPLE_SHARE, JOINT_GAIN, LONG_WIN
 from fedrdma_fate.core.shares.max_min import max_min
 from fedrdma_fate.core.shares.share_sender import Arrivals, Sender
 from fedrdma_fate.core.shares.windows import HEADROOM, LEAST_PART, USED_SHARE, Windows
-from fedrdma_fate.core.x.controller import LEAST_RATE
+from fedrdma_fate.core.x.controller import LEAST_RATE, LEAST_SHARED_RATE
 
 GATHER_SECONDS = 0.02
 """After the first of several has begun, as many are expected as usual: what begins together, at the end of a round of
@@ -439,7 +439,7 @@ class ReceiveShares:
 
     def _tell(self, name: str, share: float, now: float) -> None:
         sender = self.senders[name]
-        share = max(share, LEAST_RATE)
+        share = max(share, LEAST_SHARED_RATE)
         if share == sender.share or abs(share - sender.share) <= TOLD_SHARE * sender.share < math.inf:
             return
         sender.least_share = min(share, sender.share)

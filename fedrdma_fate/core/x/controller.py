@@ -9,6 +9,10 @@ from fedrdma_fate.core.path import PathState, Sample
 LEAST_RATE = 125_000.0
 """Bytes a second, 1 Mbit/s: one chunk of 16 KiB every 0.13 s, so that a path that recovers is found out about."""
 
+LEAST_SHARED_RATE = 20_000.0
+"""The same of what a sender is let through beside others, 160 kbit/s: a packet each 75 ms, so that a share of nothing
+is none, and 30 silos share 5 Mbit/s. By 1 Mbit/s seven of them would overrun that link by two fifths."""
+
 
 class Controller(Protocol):
     """Paces one flow of one path. Times in seconds of one clock, rates in payload bytes a second.

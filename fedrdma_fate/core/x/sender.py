@@ -29,7 +29,7 @@ from fedrdma_fate.core.sender import SenderBase, SenderState
 from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.bounded_loss import DigestTelling, LossBound
 from fedrdma_fate.core.x.chunking import chunk_of_immediate, immediate_of
-from fedrdma_fate.core.x.controller import LEAST_RATE, Controller
+from fedrdma_fate.core.x.controller import LEAST_SHARED_RATE, Controller
 from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
 from fedrdma_fate.core.x.flight_recorder import FlightRecorder
 from fedrdma_fate.core.x.header import HeaderSender
@@ -378,7 +378,7 @@ class XSender(SenderBase):
         """The receiver lets no more than this through, in bytes a second: it has others to serve. Infinite: all."""
         self._look(now)
         self._note_bound(now)
-        self._most_rate = max(most, LEAST_RATE)
+        self._most_rate = max(most, LEAST_SHARED_RATE)
         self.control.on_bound(self._most_rate)
         return self._pump(now)
 

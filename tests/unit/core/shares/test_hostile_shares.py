@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedrdma_fate.core.shares.receive_shares import TOLD_SHARE, ReceiveShares
 from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.core.shares.windows import LEAST_PART
-from fedrdma_fate.core.x.controller import LEAST_RATE
+from fedrdma_fate.core.x.controller import LEAST_SHARED_RATE
 
 LINK = 1e8
 RTT = 0.02
@@ -116,7 +116,7 @@ def test_whatever_happens_shares_are_of_what_is_known_and_somebody_looks_again(
         assert len(bounded) == len(active)
         total = site.shares.link.shared_out
         assert total is not None
-        assert sum(bounded) <= (1 + 2 * TOLD_SHARE) * total + len(active) * (LEAST_RATE + LEAST_PART * total)
+        assert sum(bounded) <= (1 + 2 * TOLD_SHARE) * total + len(active) * (LEAST_SHARED_RATE + LEAST_PART * total)
     if not site.shares.under_way:
         site.run(1.0)
         assert site.shares.timer() is None

@@ -20,7 +20,7 @@ from fedrdma_fate.core.shares.receive_shares import (
     ReceiveShares,
 )
 from fedrdma_fate.core.shares.share_sender import Arrivals
-from fedrdma_fate.core.x.controller import LEAST_RATE
+from fedrdma_fate.core.x.controller import LEAST_SHARED_RATE
 
 LINK = 1e8
 RTT = 0.02
@@ -328,12 +328,12 @@ def test_whatever_happens_shares_are_rates_that_can_be_kept_to_and_together_no_m
         if due is not None and due <= now:
             shares.on_timer(now)
         for told in shares.take_told().values():
-            assert told >= LEAST_RATE
+            assert told >= LEAST_SHARED_RATE
         sending = [sender for sender in shares.senders.values() if sender.active and not sender.ignores]
         bounded = [sender.share for sender in sending if math.isfinite(sender.share)]
         total = shares.link.shared_out
         if total is not None and due is not None and due <= now and len(bounded) == len(sending):
-            assert sum(bounded) <= max(1.05 * total, len(bounded) * LEAST_RATE * 1.02) * 1.05
+            assert sum(bounded) <= max(1.05 * total, len(bounded) * LEAST_SHARED_RATE * 1.02) * 1.05
 
 
 def test_who_is_known_to_have_a_slow_way_leaves_the_rest_to_the_others_from_the_beginning() -> None:

@@ -66,6 +66,15 @@ def test_four_at_the_edge_where_a_buffer_of_seconds_hides_every_loss() -> None:
     assert one.resent_bytes <= 0.02 * 4 * MIB
 
 
+def test_seven_share_a_link_of_which_each_has_less_than_a_megabit_a_second() -> None:
+    clock = VirtualClock()
+    profile = BottleneckProfile(5e6, 0.002, buffer_bytes=32_850, nic_bps=50e6, mtu_bytes=1442)
+    incast = Incast(Bottleneck(clock, profile, random.Random(1)), clock, [MIB // 4] * 7)
+    one = incast.play(random.Random(1), 0.001)
+    assert one.seconds <= 1.05 * incast.least_seconds
+    assert one.resent_bytes <= 0.02 * 7 * MIB // 4
+
+
 @pytest.mark.parametrize("part", [0.1, 0.25])
 def test_one_with_a_tenth_or_a_quarter_of_the_rate_does_not_hold_the_others_up(part: float) -> None:
     for without, beside in beside_slow(dataclasses.replace(EIGHT, total=4 * MIB), part * 1e9 / 8, 1):
