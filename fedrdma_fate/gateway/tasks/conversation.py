@@ -75,10 +75,9 @@ class TaskConversation:
     """One connection of a task."""
 
     def __init__(self, server: TaskServer, user: int, engine: Engine = "fedrdma") -> None:
-        self._server = server
+        self._server, self._context = server, server.context
         self._user = user
         self._engine = engine
-        self._context = server.context
         self._task: Task | None = None
         self.notify: Callable[[Notice], object] = lambda _notice: None
 
@@ -222,7 +221,7 @@ class TaskConversation:
     def _lease(self, request: LeaseSlot, task: Task) -> Reply | Coroutine[Any, Any, Reply]:
         self._check_pushing(task.attach)
         lease = self._context.send_pool.lease(request.total_bytes, task.owner)
-        return self._lease_later(request, task) if lease is None else self._leased(lease, task)
+        return self._lease_later(request, task) if lease is None else protocol.Leased(task.has(lease), lease.slot.offset)
 
     async def _lease_later(self, request: LeaseSlot, task: Task) -> Reply:
         lease = await self._await_room(request, task)
@@ -232,9 +231,6 @@ class TaskConversation:
         except FedRDMAError:
             lease.release()
             raise
-        return self._leased(lease, task)
-
-    def _leased(self, lease: Lease, task: Task) -> Reply:
         return protocol.Leased(task.has(lease), lease.slot.offset)
 
     async def _await_room(self, request: LeaseSlot, task: Task) -> Lease:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.x.controller import LEAST_RATE
+from fedrdma_fate.core.x.controller import LEAST_SHARED_RATE
 from fedrdma_fate.core.x.sender import XSender
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing
@@ -78,11 +78,11 @@ def test_a_standing_grant_does_not_get_round_the_share_that_was_told_before(pair
 
 
 def test_the_share_of_a_transfer_under_way_changes_when_the_receiver_says_so(pair: Pair) -> None:
-    pair.receiver.share(SHARE / 100, 0.0)
+    pair.receiver.share(SHARE / 10_000, 0.0)
     pair.run()
     pair.outgoing.submit(message(), pair.now)
     pair.let_time_pass(0.05)
-    assert bounds(pair) == [LEAST_RATE], "a path that is found out about again needs a little"
+    assert bounds(pair) == [LEAST_SHARED_RATE], "a path that is found out about again needs a little"
     pair.receiver.share(math.inf, 0.0)
     pair.run()
     assert bounds(pair) == [math.inf]
