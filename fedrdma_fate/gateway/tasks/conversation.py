@@ -76,8 +76,7 @@ class TaskConversation:
 
     def __init__(self, server: TaskServer, user: int, engine: Engine = "fedrdma") -> None:
         self._server, self._context = server, server.context
-        self._user = user
-        self._engine = engine
+        self._user, self._engine = user, engine
         self._task: Task | None = None
         self.notify: Callable[[Notice], object] = lambda _notice: None
 
@@ -220,8 +219,9 @@ class TaskConversation:
 
     def _lease(self, request: LeaseSlot, task: Task) -> Reply | Coroutine[Any, Any, Reply]:
         self._check_pushing(task.attach)
-        lease = self._context.send_pool.lease(request.total_bytes, task.owner)
-        return self._lease_later(request, task) if lease is None else protocol.Leased(task.has(lease), lease.slot.offset)
+        if (lease := self._context.send_pool.lease(request.total_bytes, task.owner)) is None:
+            return self._lease_later(request, task)
+        return protocol.Leased(task.has(lease), lease.slot.offset)
 
     async def _lease_later(self, request: LeaseSlot, task: Task) -> Reply:
         lease = await self._await_room(request, task)
