@@ -200,7 +200,7 @@ def udp() -> Target:
         endpoint._own, endpoint._completions = KEY, []
         endpoint._chunks, endpoint._messages = ChunkAssembly(), MessageAssembly()
         endpoint._chunks.open(KEY & KEY_MASK, 1, region.slot(GUARD_BYTES, SLOT_BYTES))
-        endpoint._liveness, endpoint._longest = Liveness(), 0
+        endpoint._liveness, endpoint._longest, endpoint._latest_cut = Liveness(), 0, Cut(0, 0)
         endpoint._path_mtu = PathMtu(1352, 1252, [1472, 1352, 1252], 0.0)
         endpoint._path_mtu.search([1472, 1352, 1252], 0.0)
         endpoint._tags, endpoint._peer, endpoint._followed, endpoint._used = PathTags(PATH_KEY), KEY, followed, False

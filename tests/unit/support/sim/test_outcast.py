@@ -61,7 +61,8 @@ def test_what_goes_to_one_of_eight_takes_exactly_as_long_as_with_sharing_off(rat
     for order in ("even", "off"):
         outcast = Outcast(case, VirtualClock(), order)
         took.append([outcast.play([3]).seconds for _ in range(2)])
-    assert took[0] == took[1]
+    # but for how sums of moments are rounded
+    assert took[0] == pytest.approx(took[1], rel=1e-12)
     assert max(map(max, took)) < 1
 
 
