@@ -8,7 +8,8 @@ of it otherwise, keep that where less is lost, and hold for four windows. What d
 - it begins at 1.05, for 1.25 of a whole round trip of 20 ms at 1 Gbit/s is more than a buffer of 0.5 MB, and doubles as
   long as it succeeds: from one silo's access link to that of ten takes seven trials;
 - what goes down is tried only where less arrives than was let through, and by a twentieth. Where that has found
-  nothing, the path loses at random, and more is tried next, one such step at a time.
+  nothing, the path loses at random, and more is tried next, one step at a time;
+- where chance takes more than a trial has to show, it lasts several windows, and is larger, as a buffer holds it.
 """
 
 from __future__ import annotations
