@@ -12,6 +12,10 @@ from fedrdma_fate.core.x.loss_detection import UNKNOWN_RTT_SECONDS
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.short_path import least_round_trip
 
+HOST_BOUND_RATE = 62.5e6
+"""Bytes a second, 500 Mbit/s: on slower paths the time of a chunk is that of the link. At 5 Mbit/s a packet takes 2 ms,
+and a way of 2 ms that was taken for a short one was paced no more."""
+
 PathSource = Literal["configured", "remembered", "probed", "measured"]
 """How a path is known: from the configuration, from an earlier run, from a train of datagrams, from a transfer."""
 
@@ -94,8 +98,8 @@ class PathMemory:
 
     def _judged(self, state: PathState, chunk_bytes: int = 0) -> PathState:
         """What transfers have found, without what busy hosts have added to the round trip of a short path."""
-        if not self.repairs_packets:
-            # it is paced, and what chunks take is what a queue is told by
+        if not self.repairs_packets or state.rate < HOST_BOUND_RATE:
+            # it is paced, and what chunks take is what a queue is told by; or the path's own time, where it is slow
             return state
         least = least_round_trip(state.min_rtt, chunk_bytes / max(state.rate, LEAST_RATE), self.rtt_hint)
         return dataclasses.replace(state, min_rtt=least)

@@ -139,3 +139,18 @@ def test_what_a_long_chunk_takes_itself_is_no_round_trip_of_the_path(
         memory.end(following)
         following = memory.begin()
         assert following.min_rtt == pytest.approx(round_trip - 512 * 1024 / rate if is_short else round_trip), number
+
+
+def test_a_slow_path_is_none_that_is_short_for_its_packets_take_half_of_its_round_trip() -> None:
+    memory = PathMemory()
+    memory.repairs_packets = True
+    memory.hint(SHORT_ROUND_TRIP_SECONDS / 6)
+    control = memory.begin()
+    control.chunk_bytes, control.counts_packets = 1442, True
+    # 5 Mbit/s
+    control.on_sample(Sample(0.0035, 6.25e5, 8, 0, 8, True), 0.1)
+    memory.end(control)
+    following = memory.begin()
+    following.counts_packets = True
+    assert following.min_rtt == 0.0035
+    assert not following.report_clocked
