@@ -7,7 +7,7 @@ import math
 from typing import Literal
 
 from fedrdma_fate.core.path import PathState
-from fedrdma_fate.core.x.controller import LEAST_RATE, Controller, MakeController
+from fedrdma_fate.core.x.controller import Controller, MakeController
 from fedrdma_fate.core.x.loss_detection import UNKNOWN_RTT_SECONDS
 from fedrdma_fate.core.x.rate_control import RateController
 from fedrdma_fate.core.x.short_path import least_round_trip
@@ -80,15 +80,16 @@ class PathMemory:
         """Whether a transfer of this run has found it."""
         return self.known is not None and self.known.source == "measured"
 
-    def learn(self, state: PathState, source: PathSource) -> None:
-        """Something is known; what a transfer has found stands until another finds something else."""
+    def learn(self, state: PathState, source: PathSource, chunk_bytes: int = 0) -> None:
+        """Something is known, by chunks of this size; what a transfer has found stands until another finds something
+        else."""
         before = self.known
         if source != "measured" and before is not None:
             if before.source == "measured" or source == "configured":
                 return
             if before.source == "remembered" and 1 / PROBE_AGREES < state.rate / before.state.rate < PROBE_AGREES:
                 return
-        self.known = KnownPath(self._judged(state), source)
+        self.known = KnownPath(self._judged(state, chunk_bytes), source)
 
     def hint(self, rtt: float) -> None:
         """So long is the round trip of the control channel, seconds."""
@@ -101,7 +102,7 @@ class PathMemory:
         if not self.repairs_packets or state.rate < HOST_BOUND_RATE:
             # it is paced, and what chunks take is what a queue is told by; or the path's own time, where it is slow
             return state
-        least = least_round_trip(state.min_rtt, chunk_bytes / max(state.rate, LEAST_RATE), self.rtt_hint)
+        least = least_round_trip(state.min_rtt, chunk_bytes / state.rate, self.rtt_hint)
         return dataclasses.replace(state, min_rtt=least)
 
     def begin(self) -> Controller:
@@ -130,7 +131,7 @@ class PathMemory:
             rate, window = found.rate * self._users, found.window_bytes * self._users
             recent = found.recent_rate if self._users == 1 or self.state is None else self.state.recent_rate
             whole = dataclasses.replace(found, rate=rate, window_bytes=window, recent_rate=recent)
-            self.learn(self._judged(whole, control.chunk_bytes), "measured")
+            self.learn(whole, "measured", control.chunk_bytes)
         elif found is not None:
             # held to a share of the path, it has not seen how fast that is, but what it loses
             self._loss = control.loss

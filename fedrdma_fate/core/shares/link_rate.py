@@ -78,7 +78,7 @@ CAREFUL_GAINS = (1.2, 1.1)
 """Tried there in place of the first where half of what a buffer holds is more than that lets through: each shows more,
 in fewer windows. A slow link that trains have told a tenth too low takes a second to find by steps of a twentieth."""
 
-CHANCE_DEVIATIONS = 2
+TRIAL_DEVIATIONS = 2
 """As many standard deviations of what chance takes are to be less than what a trial has to show: one in forty is more
 (normal distribution)."""
 
@@ -295,7 +295,7 @@ class LinkRate:
     def _length_of_trial(self, gain: float, window: Window) -> int:
         """So many windows that chance does not decide, as far as a buffer holds what they let through."""
         shown = 1 - _kept_share(gain if gain > 1 else 2 - gain)
-        wanted = min(math.ceil((CHANCE_DEVIATIONS * self._chance_in(window) / shown) ** 2), LONGEST_TRIAL)
+        wanted = min(math.ceil((TRIAL_DEVIATIONS * self._chance_in(window) / shown) ** 2), LONGEST_TRIAL)
         if gain > 1 and wanted > 1:
             wanted = min(wanted, int(self._held_bytes / self._too_much(gain, window.seconds)) + 1 - TRIAL_WINDOWS)
         return max(wanted, 1)
@@ -366,7 +366,7 @@ class LinkRate:
             self._is_careful = False
             self._raise(FIRST_GAIN)
         elif tries_less and not (loses_at_random and self._may_rise):
-            self._chance = CHANCE_DEVIATIONS * self._chance_in(window) * math.sqrt(2 / LONGEST_TRIAL)
+            self._chance = TRIAL_DEVIATIONS * self._chance_in(window) * math.sqrt(2 / LONGEST_TRIAL)
             self.gain = LOWER_GAIN if self._chance <= 1 - _kept_share(FIRST_GAIN) else MUCH_LOWER_GAIN
             self._trial_length = self._length_of_trial(self.gain, window)
         elif self._may_rise and (self._undisturbed > LONG_WINDOWS or self._fits_a_buffer(window.seconds)):

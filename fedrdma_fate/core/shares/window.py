@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from fedrdma_fate.core.x.loss_rounds import CHANCE_DEVIATIONS
+
 ALIKE = 0.02
 """Two windows show the same where what was let through has changed by no more: a trial begins between two such."""
 
 SAME_LOSS = 0.5
 """Of what was lost, and of what came: a full buffer that is sent what came through it loses nothing, and one that is
 sent an eighth of a hundred times too much passes eight times the share."""
-
-RARE_DEVIATIONS = 4
-"""As many above what is usually lost are no chance: of a slow link a window may have no more than 16 chunks."""
 
 FEW_CHUNKS = 64
 """Of fewer one window alone shows little of what is lost."""
@@ -105,7 +104,7 @@ class Window:
 
     def rare(self, usual_loss: float) -> float:
         """So much more than usual is hardly lost by chance."""
-        return RARE_DEVIATIONS * self.chance(usual_loss)
+        return CHANCE_DEVIATIONS * self.chance(usual_loss)
 
     @property
     def has_few_chunks(self) -> bool:
