@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from fedrdma_fate.core.shares.joint_probe import (
     ANSWERED_SECONDS,
+    KNOWN_SECONDS,
     MOST_REPEATS,
     REPEAT_SECONDS,
     SETTLED_SECONDS,
@@ -16,6 +17,7 @@ from fedrdma_fate.core.shares.joint_probe import (
     believed_rate,
     datagrams_each,
     joint_rate,
+    least_answered,
 )
 from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS
@@ -42,6 +44,7 @@ class SendSharing(LinkSharing):
         self._begins_several = False
         self._probed_peers = 0
         self._repeats = 0
+        self._has_waited = False
         self._come_bytes = 0
         self._settled: asyncio.TimerHandle | None = None
         self._by_datagrams: set[LinkHandle] = set()
@@ -54,6 +57,7 @@ class SendSharing(LinkSharing):
         if is_new:
             if transport == "udp":
                 self._by_datagrams.add(link)
+            self._has_waited = False
             if self._settled is not None:
                 self._settled.cancel()
             self._settled = asyncio.get_running_loop().call_later(SETTLED_SECONDS, self._probe_jointly, False)
@@ -113,6 +117,8 @@ class SendSharing(LinkSharing):
         """Where nothing goes: what the link carries to all peers at once.
 
         That is when more are there than before, and some times more where trains have not told that it carries all.
+        While the own trains of some are not answered they are waited for, once: where all paths come up at one moment
+        all of one may be lost in the queue that the others fill, and the others tell of the link without it.
 
         Args:
             more: by longer trains than before.
@@ -123,9 +129,14 @@ class SendSharing(LinkSharing):
         for site in self._links:
             self._look_at(site)
         loop, began = asyncio.get_running_loop(), self._now
-        is_known = all(link.known_path is not None for link in self._links.values())
+        known = sum(link.known_path is not None for link in self._links.values())
         is_repeat = not more and peers <= self._probed_peers
-        if peers < 2 or not is_known or (is_repeat and not self._may_repeat):
+        if known < peers and not self._has_waited:
+            self._has_waited = True
+            self._believe(told)
+            self._settled = loop.call_later(KNOWN_SECONDS, self._probe_jointly, False)
+            return
+        if peers < 2 or known < least_answered(peers) or (is_repeat and not self._may_repeat):
             self._believe(told)
             return
         if self._shares.under_way or (is_repeat and self._has_come()):

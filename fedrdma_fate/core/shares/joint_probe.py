@@ -47,6 +47,10 @@ the link carries nearly what all ways do."""
 WANTED_SECONDS = SETTLED_SECONDS + 2 * ANSWERED_SECONDS
 """After the latest data path has come up until trains are wanted of all: those that went to all have been answered."""
 
+KNOWN_SECONDS = WANTED_SECONDS
+"""For so long more are paths waited for of which nothing is known yet: their own trains are answered by then or never,
+and those that are wanted of all have come, so that neither meets these."""
+
 COME_SHARE = 0.5
 """Of the trains that were wanted more have to come: fewer may not fill the link. What is lost makes it look slower, and
 a train may be one datagram."""

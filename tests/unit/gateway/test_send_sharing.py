@@ -12,7 +12,13 @@ import pytest
 
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.path_probe import MOST_TRAINS, TRAINS, JointAnswer
-from fedrdma_fate.core.shares.joint_probe import ANSWERED_SECONDS, MOST_REPEATS, REPEAT_SECONDS, SETTLED_SECONDS
+from fedrdma_fate.core.shares.joint_probe import (
+    ANSWERED_SECONDS,
+    KNOWN_SECONDS,
+    MOST_REPEATS,
+    REPEAT_SECONDS,
+    SETTLED_SECONDS,
+)
 from fedrdma_fate.core.shares.share_sender import Arrivals
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.gateway.config.schema import SendConfig
@@ -251,7 +257,7 @@ def test_while_something_goes_no_trains_leave_and_later_they_do() -> None:
     run_virtually(scenario())
 
 
-@pytest.mark.parametrize(("silent", "link"), [(3, {"own": None}), (1, {"known": False})])
+@pytest.mark.parametrize(("silent", "link"), [(3, {"own": None}), (3, {"known": False})])
 def test_where_most_peers_do_not_answer_the_link_is_taken_for_as_fast_as_one_way(
     silent: int, link: dict[str, Any]
 ) -> None:
@@ -260,6 +266,7 @@ def test_where_most_peers_do_not_answer_the_link_is_taken_for_as_fast_as_one_way
         for number in range(PEERS - silent, PEERS):
             site.links[str(number)] = Link(number, **{"own": 10 * LINK, **link})
         site.join()
+        await asyncio.sleep(KNOWN_SECONDS)
         await answered()
         site.begin(*site.links)
         assert site.limits()[0] == pytest.approx(0.98 * LINK / PEERS)
@@ -275,6 +282,34 @@ def test_where_one_of_them_does_not_answer_the_others_trains_tell() -> None:
         await answered()
         site.begin(*site.links)
         assert min(site.limits()) > 0.7 * LINK
+
+    run_virtually(scenario())
+
+
+def test_where_of_one_of_them_nothing_is_known_the_others_trains_tell() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        site.links["3"] = Link(3, None, known=False)
+        site.join()
+        await answered()
+        assert not any(link.trains for link in site.links.values()), "it may still be answered"
+        await asyncio.sleep(KNOWN_SECONDS)
+        site.begin(*site.links)
+        assert min(site.limits()) > 0.7 * LINK
+
+    run_virtually(scenario())
+
+
+def test_who_is_known_later_than_the_others_is_waited_for() -> None:
+    async def scenario() -> None:
+        site = Site(own=10 * LINK)
+        late, site.links["3"].known_path = site.links["3"].known_path, None
+        site.join()
+        await asyncio.sleep(SETTLED_SECONDS + ANSWERED_SECONDS / 2)
+        site.links["3"].known_path = late
+        await asyncio.sleep(KNOWN_SECONDS)
+        await answered()
+        assert [link.trains for link in site.links.values()] == [[16, 64]] * PEERS
 
     run_virtually(scenario())
 
