@@ -44,11 +44,29 @@ LONG_TRAIN_PACKETS = TRAIN_DATAGRAMS * PADDED_DATAGRAM_BYTES // 4096
 TRAINS = 3
 """A train that came to nothing is followed by another, up to so many. Ours: one short, one long, one in reserve."""
 
+MOST_UNANSWERED_TRAINS = 6
+"""Where none has been answered, up to so many, each after twice as long: the peer's end of the path may come up seconds
+after this one where packets are lost, and all of three trains be gone by then."""
+
 MOST_TRAINS = 16
-"""Of a peer that are answered on a data path: each answer goes several times, and a train may be one datagram."""
+"""Of a peer that are answered on a data path: each answer goes several times, and a train may be one datagram. Those
+six, and ten that go to all peers at one moment."""
 
 ANSWER_SECONDS = 0.5
 """An answer that is not here by then is not waited for: longer than any round trip between two sites."""
+
+AWAITED_SECONDS = TRAINS * ANSWER_SECONDS
+"""So long is a transfer kept back for what trains tell, once a train of the peer has shown that its end is up. What it is
+cut into stands until its end: of chunks of several packets few come where a fifth of these are lost, and it takes minutes
+in place of seconds."""
+
+UNHEARD_SECONDS = 5.0
+"""The same from the first train on where none of the peer has come: its end is up seconds later where the answers by which
+both learn of it are lost, or it had nothing to measure; then ours are answered."""
+
+HEARD_SECONDS = 0.2
+"""A train that went so long before the first of the peer came had come before its end was up, unless the round trip is
+longer; then one goes that was not needed."""
 
 QUIET_SECONDS = 0.05
 """Of a train of which something was lost, the rest is taken for lost when nothing came for so long: all of a short one
@@ -152,13 +170,18 @@ class ProbingSide:
         self._room = TRAIN_DATAGRAMS
         self._unanswered: dict[int, tuple[float, int]] = {}
         self._due: float | None = None
+        self._awaited_until = 0.0
+        self._sent_at = 0.0
+        self._is_heard = self._is_answered = False
         self._wanted = self._wanted_trains = 0
 
     def start(self, now: float) -> Train:
         """The first train, or the next."""
         self._train += 1
         self._unanswered[self._train] = now, self._padding
-        self._due = now + ANSWER_SECONDS
+        self._sent_at = now
+        self._awaited_until = self._awaited_until or now + UNHEARD_SECONDS
+        self._due = now + ANSWER_SECONDS * 2 ** max(0, self._train - TRAINS)
         return Train(padded_probe(self._train, TRAIN_DATAGRAMS), self._padding)
 
     def start_joint(self, began: float, count: int) -> Train:
@@ -202,6 +225,7 @@ class ProbingSide:
         sent = self._unanswered.pop(answer.train, None)
         if self._due is None or sent is None:
             return None
+        self._is_answered = True
         sent_at, padding = sent
         round_trip = now - sent_at - answer.held_ns * 1e-9
         if round_trip <= 0 or sum(count for count, _ in answer.arrivals) > TRAIN_DATAGRAMS:
@@ -219,6 +243,23 @@ class ProbingSide:
             return PathState(believed, round_trip, _loss(answer, padding))
         return None
 
+    def on_heard(self, now: float) -> Train | None:
+        """A train of the peer has come: one of ours, at once, where those before may have gone to nobody."""
+        if self._is_heard or self._due is None:
+            return None
+        self._is_heard = True
+        self._awaited_until = min(self._awaited_until, now + AWAITED_SECONDS)
+        is_early = not self._is_answered and now > self._sent_at + HEARD_SECONDS
+        return self.start(now) if is_early and self._train < MOST_UNANSWERED_TRAINS else None
+
+    def is_awaited(self, now: float) -> bool:
+        """Whether what these trains tell may be about to come."""
+        return self._due is not None and now < self._awaited_until
+
+    def awaited_until(self) -> float | None:
+        """When that is over, if they tell nothing."""
+        return None if self._due is None else self._awaited_until
+
     def timer(self) -> float | None:
         """When to call `on_timer`, or None."""
         return self._due
@@ -227,7 +268,7 @@ class ProbingSide:
         """What to send as at the start; None when there is nothing more to be had, or it is too early."""
         if self._due is None or now < self._due:
             return None
-        if self._train < TRAINS:
+        if self._train < (TRAINS if self._is_answered else MOST_UNANSWERED_TRAINS):
             return self.start(now)
         self._due = None
         return None

@@ -118,7 +118,7 @@ class Link:
         self._datagrams = LinkDatagrams(peer)
         self._outgoing = OutgoingTransfers(settings, emit, self._datagrams)
         self._incoming = IncomingTransfers(settings, emit, self._datagrams)
-        self._probing = PathProbing(self._outgoing.memory, self._datagrams)
+        self._probing = PathProbing(self._outgoing.memory, self._datagrams, self._outgoing.on_path_told)
         self._watch = PathWatch(self._datagrams, emit, self._outgoing.waiting_since)
         self._endpoint: Endpoint | None = None
         self._opener: PathOpener | None = None

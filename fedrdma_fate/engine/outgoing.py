@@ -211,6 +211,13 @@ class OutgoingTransfers:
         for outgoing in given_up:
             self._emit(SendFailed(outgoing, code, reason))
 
+    def on_path_told(self, now: float) -> None:
+        """What was waited for is known of the path, or is waited for no longer."""
+        if self._endpoint is not None:
+            for outgoing in list(self._waiting.values()):
+                if not self._requests.has_asked(outgoing.transfer):
+                    self._seek_grant(outgoing, now)
+
     # -- from the peer --------------------------------------------------------------------------------------------
 
     def on_grant(self, grant: Grant, now: float) -> None:
@@ -468,7 +475,13 @@ class OutgoingTransfers:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
+    def _is_kept_back(self, outgoing: Outgoing) -> bool:
+        """Whether it is cut for the path, of which nothing is known yet, but soon will be."""
+        return self.memory.awaits_train and outgoing.recut and uses_chunk_immediates(outgoing.mode)
+
     def _seek_grant(self, outgoing: Outgoing, now: float) -> None:
+        if self._is_kept_back(outgoing):
+            return
         needed = self._needed(outgoing)
         # where some of it has arrived, the peer may have kept that slot: to ask for it costs less than to begin anew
         knows_how = self._settings.continues() if self._ring is None else self._settings.continues_sealed
@@ -511,7 +524,7 @@ class OutgoingTransfers:
 
     def _use_credits(self, now: float) -> None:
         for transfer, outgoing in list(self._waiting.items()):
-            if self._requests.has_asked(transfer) and outgoing.so_far.is_some:
+            if self._is_kept_back(outgoing) or (self._requests.has_asked(transfer) and outgoing.so_far.is_some):
                 continue
             grant = self._credits.take(self._needed(outgoing))
             if grant is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fedrdma_fate.core.path_probe import JointAnswer, ProbedSide, ProbingSide, Train
 from fedrdma_fate.engine.link_datagrams import COPIES, LinkDatagrams
 from fedrdma_fate.engine.path_memory import PathMemory
@@ -16,9 +18,16 @@ fifth of all packets is lost, all four are once in 600 times."""
 class PathProbing:
     """Both halves, of one link. Runs on the link's thread."""
 
-    def __init__(self, memory: PathMemory, datagrams: LinkDatagrams) -> None:
+    def __init__(self, memory: PathMemory, datagrams: LinkDatagrams, told: Callable[[float], None]) -> None:
+        """
+        Args:
+            memory: what is known of the path.
+            datagrams: of the link.
+            told: called with the time when what nobody knew is known, or is waited for no longer.
+        """
         self._memory = memory
         self._datagrams = datagrams
+        self._told = told
         self._probing = ProbingSide()
         self._probed = ProbedSide()
 
@@ -51,10 +60,11 @@ class PathProbing:
         self._probing, self._probed = ProbingSide(), ProbedSide()
         if not endpoint.chunk_service.self_paced and not self._memory.proved:
             self._send_train(self._probing.start(now))
+            self._memory.awaits_train = self._memory.is_probing and self._memory.known is None
 
     def path_lost(self) -> None:
         """Nothing can be measured until it is renewed."""
-        self._memory.is_probing = False
+        self._memory.is_probing = self._memory.awaits_train = False
         self._probing, self._probed = ProbingSide(), ProbedSide()
 
     def on_datagram(self, datagram: PathProbe | PathProbeAnswer | TrainWanted, now: float) -> None:
@@ -64,15 +74,19 @@ class PathProbing:
                 self._datagrams.post_train(train)
             return
         if isinstance(datagram, PathProbe):
+            if (train := self._probing.on_heard(now)) is not None:
+                self._send_train(train)
             self._answer(self._probed.on_probe(datagram, now))
             return
         self._memory.is_probing = False
         if (found := self._probing.on_answer(datagram, now)) is not None:
             self._memory.learn(found, "probed")
+        self._look_whether_told(now)
 
     def timer(self) -> float | None:
         """When `on_timer` wants to be called."""
-        due = (self._probing.timer(), self._probed.timer())
+        awaited = self._probing.awaited_until() if self._memory.awaits_train else None
+        due = (self._probing.timer(), self._probed.timer(), awaited)
         return min((moment for moment in due if moment is not None), default=None)
 
     def on_timer(self, now: float) -> None:
@@ -81,6 +95,13 @@ class PathProbing:
         if train is not None:
             self._send_train(train)
         self._answer(self._probed.on_timer(now))
+        self._look_whether_told(now)
+
+    def _look_whether_told(self, now: float) -> None:
+        memory = self._memory
+        if memory.awaits_train and (memory.known is not None or not self._probing.is_awaited(now)):
+            memory.awaits_train = False
+            self._told(now)
 
     def _send_train(self, train: Train) -> None:
         # a path that breaks just now says so again when it is asked to make progress

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedrdma_fate.core.path_probe import (
     MOST_TRAINS,
+    MOST_UNANSWERED_TRAINS,
     TRAIN_DATAGRAMS,
-    TRAINS,
     ProbedSide,
     ProbingSide,
     Train,
@@ -58,7 +58,7 @@ def test_no_answer_makes_more_go_than_trains_that_are_bounded_or_a_path_look_fas
         if (answered := probing.joint) is not None:
             assert 0 < answered.came <= answered.sent <= TRAIN_DATAGRAMS
             assert 0 <= answered.spread <= answered.seconds <= now - answered.began
-    assert len(trains) - joint <= TRAINS + MOST_TRAINS
+    assert len(trains) - joint <= MOST_UNANSWERED_TRAINS + MOST_TRAINS
 
 
 @given(SENT)

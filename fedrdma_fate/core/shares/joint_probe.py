@@ -27,7 +27,7 @@ ANSWERED_SECONDS = 0.5
 
 MOST_REPEATS = 4
 """So often do trains go once more where they have not told of a link that carries all: what foreign flows have queued
-on the ways comes and goes within a second. With all before, and longer ones after each, they are 13 to a peer, which
+on the ways comes and goes within a second. With those before, and longer ones after each, they are ten to a peer, which
 answers 16 (`MOST_TRAINS`)."""
 
 REPEAT_SECONDS = 1.0

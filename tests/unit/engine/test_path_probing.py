@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fedrdma_fate.core.path import PathState
+from fedrdma_fate.core.path_probe import MOST_UNANSWERED_TRAINS, UNHEARD_SECONDS
 from fedrdma_fate.core.x.phases import Phase
 from fedrdma_fate.engine.link_datagrams import LinkDatagrams
 from fedrdma_fate.engine.path_memory import KnownPath, PathMemory
@@ -33,7 +34,11 @@ class Ends:
     def __init__(self) -> None:
         self.memories = PathMemory(), PathMemory()
         self.datagrams = LinkDatagrams("a"), LinkDatagrams("b")
-        self.sides = tuple(map(PathProbing, self.memories, self.datagrams))
+        self.told: list[float] = []
+        self.sides = tuple(
+            PathProbing(memory, datagrams, self.told.append)
+            for memory, datagrams in zip(self.memories, self.datagrams, strict=True)
+        )
         self.wire = MemoryWire()
         self.wire.chunk_service, self.wire.has_datagrams = OURS_TO_PACE, True
         self.now = 0.0
@@ -78,6 +83,49 @@ def test_while_no_train_is_answered_the_memory_says_so(ends: Ends) -> None:
     assert memory.is_probing
     ends.carry(0)
     assert not memory.is_probing
+
+
+def test_what_nobody_knew_is_awaited_until_a_train_is_answered(ends: Ends) -> None:
+    memory = ends.memories[0]
+    ends.connect()
+    assert memory.awaits_train
+    ends.carry(1)
+    assert not ends.told
+    ends.carry(0)
+    assert not memory.awaits_train
+    assert len(ends.told) == 1, "of one side; the other has got no answer yet"
+
+
+def test_or_until_none_of_the_first_trains_has_been(ends: Ends) -> None:
+    memory = ends.memories[0]
+    ends.connect_one(0)
+    while memory.awaits_train:
+        due = ends.sides[0].timer()
+        assert due is not None
+        ends.now = due
+        ends.sides[0].on_timer(due)
+    assert ends.told == [ends.now]
+    assert ends.now == pytest.approx(UNHEARD_SECONDS)
+    assert memory.is_probing, "more go, for it may be known later"
+
+
+def test_an_end_that_comes_up_later_is_measured_as_soon_as_it_is_heard(ends: Ends) -> None:
+    ends.connect_one(0)
+    ends.wire.ends[1].progress()
+    ends.now = 0.4
+    ends.connect_one(1)
+    ends.carry(0)
+    ends.carry(1)
+    ends.carry(0)
+    assert ends.memories[0].known is not None
+    assert not ends.memories[0].awaits_train
+
+
+def test_where_a_path_is_known_nothing_is_awaited(ends: Ends) -> None:
+    ends.memories[0].known = KnownPath(PathState(1e8, 0.02, None), "remembered")
+    ends.connect_one(0)
+    assert ends.memories[0].is_probing
+    assert not ends.memories[0].awaits_train
 
 
 def test_a_path_that_is_lost_is_not_being_probed(ends: Ends) -> None:
@@ -161,7 +209,7 @@ def test_a_peer_that_does_not_answer_is_asked_again_and_then_left_alone(ends: En
     while (due := ends.sides[0].timer()) is not None:
         ends.sides[0].on_timer(due)
         sent += len(ends.wire.ends[1].progress())
-    assert sent == 3 * 64
+    assert sent == MOST_UNANSWERED_TRAINS * 64
     assert ends.memories[0].state is None
 
 
