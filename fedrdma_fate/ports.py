@@ -405,6 +405,13 @@ class Draft(Protocol):
         """
         ...
 
+    def abandon(self) -> None:
+        """Have `connect`, in which another thread is, fail soon where it waits for the peer; may be repeated.
+
+        Where it does not wait, or has ended, nothing happens.
+        """
+        ...
+
     def close(self) -> None:
         """Drop a draft that will not be connected."""
         ...

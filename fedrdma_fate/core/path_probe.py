@@ -56,13 +56,13 @@ ANSWER_SECONDS = 0.5
 """An answer that is not here by then is not waited for: longer than any round trip between two sites."""
 
 AWAITED_SECONDS = TRAINS * ANSWER_SECONDS
-"""So long is a transfer kept back for what trains tell, once a train of the peer has shown that its end is up. What it is
-cut into stands until its end: of chunks of several packets few come where a fifth of these are lost, and it takes minutes
-in place of seconds."""
+"""So long is a transfer kept back for what trains tell, once a train of the peer has shown that its end is up. What it
+is cut into stands until its end: of chunks of several packets few come where a fifth of these are lost, and it takes
+minutes in place of seconds."""
 
 UNHEARD_SECONDS = 5.0
-"""The same from the first train on where none of the peer has come: its end is up seconds later where the answers by which
-both learn of it are lost, or it had nothing to measure; then ours are answered."""
+"""The same from the first train on where none of the peer has come: its end is up seconds later where the answers by
+which both learn of it are lost, or it had nothing to measure; then ours are answered."""
 
 HEARD_SECONDS = 0.2
 """A train that went so long before the first of the peer came had come before its end was up, unless the round trip is

@@ -63,10 +63,17 @@ class PathConnected:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PathLost:
-    """What this attempt connected is gone, or it was in vain; transfers are paused until there is a new one."""
+    """What this attempt connected is gone, or it was in vain; transfers are paused until there is a new one.
+
+    Attributes:
+        attempt: which one.
+        reason: why.
+        code: of the error; None where there was none.
+    """
 
     attempt: int
     reason: str
+    code: ErrorCode | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

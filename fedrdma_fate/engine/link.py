@@ -191,7 +191,7 @@ class Link:
             endpoint = draft.connect(peer, self._settings.connect_timeout)
         except FedRDMAError as error:
             draft.close()
-            self._emit(PathLost(attempt, str(error)))
+            self._emit(PathLost(attempt, str(error), error.code))
             return
         ring, problem = None, ""
         if sealing is not None and endpoint.sealed_by_poster:

@@ -264,6 +264,10 @@ class _PassiveDraft:
         pipe.put(_WELCOME)
         return GrpcEndpoint(pipe)
 
+    def abandon(self) -> None:
+        """See `ports.Draft`."""
+        self._calls.forget(self._token)
+
     def close(self) -> None:
         """Drop the draft, and a call that came for it."""
         self._calls.forget(self._token)
@@ -301,6 +305,9 @@ class _ActiveDraft:
             channel.close()
             raise unavailable(NAME, f"{_place(host, port)}: {reason}")
         return GrpcEndpoint(pipe, channel)
+
+    def abandon(self) -> None:
+        """It dials, and waits no longer than that takes."""
 
     def close(self) -> None:
         """Nothing is held before `connect`."""

@@ -29,8 +29,9 @@ _WELCOME = b"FRDMok\x00\x01"
 HELLO_BYTES = _HELLO.size
 """Of a hello; whoever dials says no more before it is welcome."""
 
-HANDSHAKE_SECONDS = 5.0
-"""A connection that has not said hello by then is closed."""
+HANDSHAKE_SECONDS = 10.0
+"""A connection that has not said hello by then is closed: as long as a draft waits by default. Where the first packets
+of a TCP connection are lost, its next go after 3 s, and 6 s later (RFC 6298, section 5.7)."""
 
 MOST_PENDING = 64
 """Connections that have not said hello yet; beyond, the oldest is closed."""
@@ -43,6 +44,10 @@ _POLL_IN = select.POLLIN
 
 class ConnectError(Exception):
     """The two halves did not meet, and why."""
+
+
+class UdpBlockedError(ConnectError):
+    """They met, and no datagram came."""
 
 
 def may_be_hello(first: bytes) -> bool:

@@ -167,6 +167,10 @@ class _ShmDraft:
         self._keys = None
         return endpoint
 
+    def abandon(self) -> None:
+        """See `ports.Draft`."""
+        self._listener.forget(self._token)
+
     def close(self) -> None:
         """Drop the draft, and a connection that came for it."""
         self._listener.forget(self._token)

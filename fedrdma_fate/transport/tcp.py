@@ -180,6 +180,10 @@ class PassiveDraft:
         finally:
             self.close()
 
+    def abandon(self) -> None:
+        """See `ports.Draft`."""
+        self._listener.forget(self._token)
+
     def close(self) -> None:
         """Drop the draft, and connections that came for it."""
         self._listener.forget(self._token)
@@ -216,6 +220,9 @@ class ActiveDraft:
             return dial(connect, token, streams, timeout)
         except ConnectError as error:
             raise unavailable(NAME, f"{host}:{port}: {error}") from error
+
+    def abandon(self) -> None:
+        """It dials, and waits no longer than that takes."""
 
     def close(self) -> None:
         """Nothing is held before `connect`."""

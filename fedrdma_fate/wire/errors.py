@@ -47,6 +47,7 @@ class ErrorCode(str, enum.Enum):
     PEER_IDENTITY = "FR508"
     CERTIFICATE_ENDED = "FR509"
     SEAL_MISMATCH = "FR510"
+    UDP_BLOCKED = "FR511"
     # 6: gateway and sessions
     GATEWAY_UNREACHABLE = "FR601"
     WRONG_PARTY = "FR602"

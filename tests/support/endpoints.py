@@ -350,5 +350,8 @@ class MemoryDraft:
         token = address_number(self._transport.name, peer, "token", max(1, len(self._transport.wires)))
         return self._transport.wires[token].ends[1]
 
+    def abandon(self) -> None:
+        """Nobody waits."""
+
     def close(self) -> None:
         """Nothing is held."""

@@ -149,6 +149,10 @@ class FaultyDraft:
             raise unavailable("faulty", "the fault plan refuses to connect")
         return FaultyEndpoint(self._inner.connect(peer, timeout), self._plan, self._on_strike)
 
+    def abandon(self) -> None:
+        """Abandon the inner draft."""
+        self._inner.abandon()
+
     def close(self) -> None:
         """Close the inner draft."""
         self._inner.close()

@@ -111,6 +111,9 @@ class _Draft:
         del peer, timeout
         return TcpEndpoint(self._connections, TcpSettings())
 
+    def abandon(self) -> None:
+        """Nobody waits."""
+
     def close(self) -> None:
         """The world closes them."""
 

@@ -47,6 +47,9 @@ class _Draft:
     def connect(self, peer: EndpointAddress, timeout: float) -> Endpoint:
         return SealedEndpoint(self.inner.connect(peer, timeout), self.transport, self.keys)
 
+    def abandon(self) -> None:
+        self.inner.abandon()
+
     def close(self) -> None:
         self.inner.close()
 

@@ -73,6 +73,9 @@ class FreeDevice:
         del peer, timeout
         return self
 
+    def abandon(self) -> None:
+        """Nobody waits."""
+
     @property
     def sealed_by_poster(self) -> bool:
         """Nothing is sealed."""

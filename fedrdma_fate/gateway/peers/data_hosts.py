@@ -110,6 +110,10 @@ class GuardedDraft:
         """
         return self._inner.connect(self._hosts.admitted(peer), timeout)
 
+    def abandon(self) -> None:
+        """See `ports.Draft`."""
+        self._inner.abandon()
+
     def close(self) -> None:
         """Drop it."""
         self._inner.close()

@@ -26,8 +26,8 @@ from fedrdma_fate.wire.frames import ControlFrame, Hello, PathUse, Ping
 logger = logging.getLogger(__name__)
 
 MOVE_SECONDS = 10.0
-"""A main path that has been it for less is not left slowly: what began on it begins anew on the better one, which was
-away only for a moment. Longer, and it would be more than a moment's work that is done twice."""
+"""A main path that has been it for less is left at once: what began on it goes on by the better one, which was away
+only for a moment."""
 
 LOOK_SECONDS = 1.0
 """Between two looks at a path that is being left."""
@@ -35,9 +35,10 @@ LOOK_SECONDS = 1.0
 QUIET_LOOKS = 3
 """A path on which nothing is under way is closed after so many of them: the peer may be about to send its last."""
 
-STILL_LOOKS = 10
-"""One whose transfers make no progress is as well; they begin anew on the main path."""
-
+MOST_LOOKS = 3
+"""One on which something is under way is, too, after so many: that goes on by the main path with what has not arrived,
+which is what was on its way. By a path that was left for a better one it may take minutes, as by TCP where a fifth is
+lost."""
 
 PROMPT_SECONDS = 1.0
 """A control channel that answers within it shows that the way is there, and no queue of seconds stands in it."""
@@ -47,14 +48,13 @@ class _Leaving:
     """A path that carries what it has begun with, and nothing new."""
 
     def __init__(self) -> None:
-        self._seen: object = None
-        self._looks = 0
+        self._looks = self._quiet_looks = 0
 
-    def is_over(self, under_way: object) -> bool:
-        """Whether it can be closed, as it looks now."""
-        self._looks = self._looks + 1 if under_way == self._seen else 0
-        self._seen = under_way
-        return self._looks >= (STILL_LOOKS if under_way else QUIET_LOOKS)
+    def is_over(self, *, is_busy: bool) -> bool:
+        """Whether it can be closed, as it looks now: with something under way, or without."""
+        self._looks += 1
+        self._quiet_looks = 0 if is_busy else self._quiet_looks + 1
+        return self._quiet_looks >= QUIET_LOOKS or (is_busy and self._looks >= MOST_LOOKS)
 
 
 class MainPath:
@@ -346,6 +346,9 @@ class MainPath:
         left = self._paths.paths[before]
         if before == "grpc":
             left.reason = "mode grpc"
+            if left.link.progress():
+                # what went by it as the last resort goes on by the better one, and mode `grpc` by a new one
+                self._abandon(before)
             return None
         left.reason = "until what has begun on it has ended"
         left.link.recall_credits()
@@ -360,11 +363,9 @@ class MainPath:
             if not self._paths.is_aside(transport):
                 del self._leaving[transport]
                 continue
-            under_way = [
-                (progress.transfer, progress.done_bytes) for progress in self._paths.paths[transport].link.progress()
-            ]
-            if leaving.is_over(under_way):
-                self._close(transport, "what had begun on it has ended")
+            is_busy = bool(self._paths.paths[transport].link.progress())
+            if leaving.is_over(is_busy=is_busy):
+                self._close(transport, "it goes on by the better one" if is_busy else "what had begun on it has ended")
         if self._leaving:
             self._look = self._call_later(LOOK_SECONDS, self._look_at_leaving)
 

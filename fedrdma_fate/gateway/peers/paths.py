@@ -12,7 +12,7 @@ from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.gateway.background import TimerHandle
 from fedrdma_fate.gateway.peers.link_events import LinkEvents
 from fedrdma_fate.obs.complaints import EACH_TELLS, Complaints
-from fedrdma_fate.ports import Draft, LentRegion, Role, Transport
+from fedrdma_fate.ports import Draft, EndpointAddress, LentRegion, Role, Transport
 from fedrdma_fate.security.datagram_tags import DatagramKeys
 from fedrdma_fate.security.key_schedule import PATH_NONCE_BYTES, new_path_nonce
 from fedrdma_fate.security.sealing import PathSealing
@@ -62,6 +62,7 @@ class DataPath:
         down_since: when the first of them did.
         retry_seconds: how long to wait before the next attempt.
         draft: our half of the attempt, until the other half comes.
+        meeting: our half, from then on.
         nonce: ours, for the keys of this attempt, until the same.
         lent_region: what the peer may lend from, as long as it is connected.
         timer: the next attempt, or the end of waiting for the other half.
@@ -85,6 +86,7 @@ class DataPath:
     down_since: float = 0.0
     retry_seconds: float = FIRST_RETRY_SECONDS
     draft: Draft | None = None
+    meeting: Draft | None = None
     nonce: bytes = b""
     lent_region: LentRegion | None = None
     timer: TimerHandle | None = None
@@ -107,6 +109,15 @@ class DataPath:
         if self.draft is not None:
             self.draft.close()
             self.draft = None
+        if self.meeting is not None:
+            # its link could not meet the half of another attempt before it has waited for this one
+            self.meeting.abandon()
+            self.meeting = None
+
+    def meet(self, draft: Draft, offer: EndpointAddress, security: tuple[DatagramKeys, PathSealing | None]) -> None:
+        """Have our half meet that of the peer."""
+        self.meeting = draft
+        self.link.connect(draft, offer, self.connection, *security)
 
     def lose_patience(self) -> None:
         """Nobody waits for it to come back any more."""
@@ -299,6 +310,7 @@ class DataPaths:
         path = self.paths.get(transport)
         if path is None or path.connection != connection or not self._online:
             return False
+        path.meeting = None
         path.stop()
         path.lose_patience()
         path.up = path.ever_up = True
@@ -309,13 +321,20 @@ class DataPaths:
         self.unusable.pop(transport, None)
         return True
 
-    def on_lost(self, transport: str, reason: str) -> None:
-        """A path is gone, or could not be connected: try again, later each time, or give it up."""
+    def on_lost(self, transport: str, reason: str, code: ErrorCode | None = None) -> None:
+        """A path is gone, or could not be connected: try again, later each time, or give it up.
+
+        Args:
+            transport: of the path.
+            reason: why.
+            code: of the error, where there was one.
+        """
         path = self.paths.get(transport)
         if path is None or not self._online:
             return
         was_up = path.up
         path.went_down(self._clock())
+        path.meeting = None
         path.stop()
         path.last_error = reason
         if self.is_aside(transport):
@@ -326,7 +345,7 @@ class DataPaths:
         path.failures += 1
         if path.failures == 1:
             path.down_since = self._clock()
-        if self._is_to_be_given_up(transport, path) and transport != "grpc":
+        if self._is_to_be_given_up(transport, path, code) and transport != "grpc":
             self.unusable[transport] = _trouble(path)
             if self._may_give_up(transport, path):
                 self._give_up(transport)
@@ -347,9 +366,10 @@ class DataPaths:
             self.abandon(transport)
         return self._retired
 
-    def _is_to_be_given_up(self, transport: str, path: DataPath) -> bool:
-        if transport == "udp":
-            # the attempt itself was long, and what does not let UDP pass now seldom does in a moment
+    def _is_to_be_given_up(self, transport: str, path: DataPath, code: ErrorCode | None) -> bool:
+        if transport == "udp" and (path.ever_up or code is ErrorCode.UDP_BLOCKED):
+            # to find it out took seconds, and what does not let UDP pass now seldom does in a moment; else an attempt
+            # came to nothing by TCP, as it may by chance where packets are lost
             return True
         if path.failures < ATTEMPTS_BEFORE_FALLBACK:
             return False
@@ -409,8 +429,7 @@ class DataPaths:
         if draft is not None:
             nonce = new_path_nonce()
             self._send(Connect(frame.transport, frame.reason, frame.attempt, frame.main, dict(draft.address), nonce))
-            security = self._secure(frame.transport, nonce, frame.nonce)
-            path.link.connect(draft, frame.offer, path.connection, *security)
+            path.meet(draft, frame.offer, self._secure(frame.transport, nonce, frame.nonce))
 
     def _on_answer(self, frame: Connect) -> None:
         path = self.paths.get(frame.transport)
@@ -418,8 +437,7 @@ class DataPaths:
             draft, path.draft = path.draft, None
             path.stop()
             path.connecting = True
-            security = self._secure(frame.transport, path.nonce, frame.nonce)
-            path.link.connect(draft, frame.offer, path.connection, *security)
+            path.meet(draft, frame.offer, self._secure(frame.transport, path.nonce, frame.nonce))
 
     def _next_connection(self, transport: str) -> int:
         """A number that no earlier path over it has had, nor this one when the peer was active: what the link tells of

@@ -677,8 +677,8 @@ class Peer:
                 self.send(frame)
             case PathConnected(connection, lent_region):
                 self._on_path_connected(transport, connection, lent_region)
-            case PathLost(connection, reason):
-                self._on_path_lost(transport, connection, reason)
+            case PathLost(connection, reason, code):
+                self._on_path_lost(transport, connection, reason, code)
             case PathStalled(connection, reason, silent):
                 self.main_path.on_stalled(transport, connection, reason, silent=silent)
             case TransferAnnounced(offer):
@@ -754,13 +754,13 @@ class Peer:
         ):
             self.receiving.share_announced()
 
-    def _on_path_lost(self, transport: str, connection: int, reason: str) -> None:
+    def _on_path_lost(self, transport: str, connection: int, reason: str, code: ErrorCode | None) -> None:
         path = self.paths.paths[transport]
         if path.connection != connection:
             return
         self._note_lost(transport, reason)
         self.receiving.forget_requests(path.link)
-        self.paths.on_lost(transport, reason)
+        self.paths.on_lost(transport, reason, code)
 
     def _note_lost(self, transport: str, reason: str) -> None:
         self._complain("data path lost", "data path to %s over %s: %s", self.config.site, transport, reason)

@@ -12,7 +12,7 @@ from collections import deque
 from typing import NamedTuple
 
 from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES
-from fedrdma_fate.transport.listener import ConnectError
+from fedrdma_fate.transport.listener import ConnectError, UdpBlockedError
 from fedrdma_fate.transport.udp.meeting import read_probe
 from fedrdma_fate.transport.udp.packets import CONNECTION_HEAD, PATH_RESPONSE, PING, PROBE, VERSION
 from fedrdma_fate.transport.udp.path_validation import Address
@@ -113,7 +113,8 @@ class UdpListener:
         """A socket connected to where the first probe with this token came from, and how many bytes came from there.
 
         Raises:
-            ConnectError: none has come by then, by the monotonic clock.
+            UdpBlockedError: none has come by then, by the monotonic clock.
+            ConnectError: nobody waits for it any more.
         """
         poller = select.poll()
         with self._lock:
@@ -128,7 +129,7 @@ class UdpListener:
             if met is not None:
                 break
             if time.monotonic() >= deadline:
-                raise ConnectError("UDP does not pass: no probe of the peer has come")
+                raise UdpBlockedError("UDP does not pass: no probe of the peer has come")
             poller.poll(LOOK_SECONDS * 1000)
         connected = self._bound(self._address)
         try:

@@ -16,7 +16,7 @@ import time
 from typing import NamedTuple
 
 from fedrdma_fate.transport.endpoint_base import TOKEN_BYTES
-from fedrdma_fate.transport.listener import ConnectError
+from fedrdma_fate.transport.listener import ConnectError, UdpBlockedError
 from fedrdma_fate.transport.udp.packets import COOKIE_BYTES, PROBE, PROBE_HEAD, VERSION
 from fedrdma_fate.transport.udp.receiving import DatagramReceiver
 
@@ -29,6 +29,11 @@ ROUND_SECONDS = 0.05
 
 SILENCE_SECONDS = 1.5
 """After which UDP does not pass: 30 rounds, all of which a path does not lose by chance."""
+
+LATEST_SECONDS = SILENCE_SECONDS + 3.0
+"""The same for the side that waits to be probed. The other begins when it is told that it is welcome, by a packet that
+may be lost: it goes again a second later, or 3 s where the connection had no round trip to go by (RFC 6298, sections
+2.1, 5.7)."""
 
 SETTLE_SECONDS = 0.4
 """From the first probe that came, for the longer ones: 8 rounds."""
@@ -138,7 +143,8 @@ class Meeting:
             deadline: by the monotonic clock.
 
         Raises:
-            ConnectError: UDP does not pass, or the other side is gone, or tells of what cannot be.
+            UdpBlockedError: UDP does not pass.
+            ConnectError: the other side is gone, or tells of what cannot be.
         """
         began = time.monotonic()
         receiver = DatagramReceiver(udp)
@@ -156,6 +162,9 @@ class Meeting:
             if not told and self._is_settled(now, began):
                 stream.sendall(_FOUND.pack(self._received, self._connection))
                 told = True
+                if not self._received:
+                    # whatever the other side has got, and when it says so
+                    raise _blocked()
             if told and len(answer) == _FOUND.size:
                 return self._agreed(answer)
             poller.poll(max(0.0, min(next_round, deadline) - time.monotonic()) * 1000 + 1)
@@ -167,7 +176,7 @@ class Meeting:
         # what either side got of the other is what the other can send
         length = min(received, self._received)
         if not length:
-            raise ConnectError(f"UDP does not pass: nothing came for {SILENCE_SECONDS:g} s")
+            raise _blocked()
         if length < min(self._lengths):
             # as the peer, or who can change the stream, may say: chunks would be cut into any number of them
             raise ConnectError(f"the peer says that it got datagrams of {length} bytes, which were not sent")
@@ -196,6 +205,10 @@ class Meeting:
             for _ in range(BATCHES_AT_ONCE):
                 for datagram in receiver.batch():
                     self.on_datagram(bytes(datagram), time.monotonic())
+
+
+def _blocked() -> UdpBlockedError:
+    return UdpBlockedError(f"UDP does not pass: nothing came for {SILENCE_SECONDS:g} s")
 
 
 def _read(stream: socket.socket, most: int) -> bytes:

@@ -10,11 +10,11 @@ import time
 
 from fedrdma_fate.ports import Endpoint, EndpointAddress, Role
 from fedrdma_fate.transport.endpoint_base import address_number, address_text, unavailable
-from fedrdma_fate.transport.listener import ConnectError
+from fedrdma_fate.transport.listener import ConnectError, UdpBlockedError
 from fedrdma_fate.transport.tcp import ActiveDraft, PassiveDraft, TcpEndpoint, TcpSettings, TcpTransport
 from fedrdma_fate.transport.udp.endpoint import NAME, UdpEndpoint
 from fedrdma_fate.transport.udp.listening import UdpListener
-from fedrdma_fate.transport.udp.meeting import SILENCE_SECONDS, Meeting, lengths_to_try, say_that_nothing_came
+from fedrdma_fate.transport.udp.meeting import LATEST_SECONDS, Meeting, lengths_to_try, say_that_nothing_came
 from fedrdma_fate.transport.udp.path_validation import PATH_KEY_BYTES, PathTags
 from fedrdma_fate.transport.udp.socket_options import (
     IPV4_HEADERS,
@@ -23,6 +23,7 @@ from fedrdma_fate.transport.udp.socket_options import (
     prepare,
     route_datagram_bytes,
 )
+from fedrdma_fate.wire.errors import ErrorCode, TransportError
 
 STREAMS = 1
 """Of TCP beside the socket: what is no chunk is short, or of a mode that is not made for long ways."""
@@ -147,7 +148,7 @@ class UdpDraft:
         """Meet the other half.
 
         Raises:
-            TransportError: TRANSPORT_UNAVAILABLE when the streams cannot be made, or UDP does not pass.
+            TransportError: TRANSPORT_UNAVAILABLE when the streams cannot be made, UDP_BLOCKED when UDP does not pass.
         """
         deadline = time.monotonic() + timeout
         tags = PathTags(self._path_key if self._token is not None else _path_key(peer))
@@ -163,8 +164,11 @@ class UdpDraft:
                 own = secrets.randbits(64)
                 meeting = Meeting(token, own, self._lengths(udp), received_bytes)
                 length, named = meeting.run(udp, connections[0], deadline)
+            except UdpBlockedError as error:
+                remedy = "Does a firewall drop UDP on the data port?"
+                raise TransportError(ErrorCode.UDP_BLOCKED, f"no {NAME} data path: {error}.", remedy) from error
             except (ConnectError, OSError) as error:
-                raise unavailable(NAME, str(error), "Does a firewall drop UDP on the data port?") from error
+                raise unavailable(NAME, str(error)) from error
             undo.pop_all()
         self.close()
         streams = TcpEndpoint(connections, self._stream_settings, NAME)
@@ -181,6 +185,12 @@ class UdpDraft:
             segments=self._settings.segments,
         )
 
+    def abandon(self) -> None:
+        """See `ports.Draft`; once the first probe has come, what is left is over within a second."""
+        self._streams.abandon()
+        if self._token is not None:
+            self._listener.forget(self._token)
+
     def close(self) -> None:
         """Drop the draft."""
         self._streams.close()
@@ -193,7 +203,7 @@ class UdpDraft:
         """Where probes go, their token, and how many bytes have come from there where it is not known who is there."""
         if self._token is not None:
             try:
-                udp, received = self._listener.accept(self._token, min(deadline, time.monotonic() + SILENCE_SECONDS))
+                udp, received = self._listener.accept(self._token, min(deadline, time.monotonic() + LATEST_SECONDS))
                 return udp, self._token, received
             except ConnectError:
                 say_that_nothing_came(connection)

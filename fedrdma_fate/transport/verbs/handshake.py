@@ -14,6 +14,9 @@ _PROBE = 1
 """Work request of the write of no bytes that tests a queue pair."""
 _NOWHERE = Target(0, 0)
 
+LOOK_SECONDS = 0.1
+"""Between two looks whether the peer has begun another attempt, of which nobody wakes who waits in this one."""
+
 
 class HandshakeError(Exception):
     """The two ends do not reach each other."""
@@ -32,13 +35,19 @@ class Handshake:
         self._peer_token = peer_token
         self._heard = False
         self._probing: set[int] = set()
+        self._is_abandoned = False
         self.early: list[WorkCompletion] = []
+
+    def abandon(self) -> None:
+        """Have `run` fail soon. Safe to call from any thread, before it as well."""
+        self._is_abandoned = True
 
     def run(self, timeout: float) -> None:
         """Wait, on connected queue pairs, until both ends know; `early` then holds what came on the link meanwhile.
 
         Raises:
-            HandshakeError: they do not within so many seconds, the wrong peer is there, or the transport is closed.
+            HandshakeError: they do not within so many seconds, the wrong peer is there, the transport is closed, or
+                nobody waits for it any more.
         """
         # only now is it known how many of them the peer uses
         self._probing = {pair.number for pair in self._pairs.data}
@@ -53,7 +62,9 @@ class Handshake:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise HandshakeError(f"the peer was not heard within {timeout:g} s")
-                poller.poll(left * 1000)
+                poller.poll(min(left, LOOK_SECONDS) * 1000)
+                if self._is_abandoned:
+                    raise HandshakeError("another attempt has begun")
                 if self._pairs.context.stopped:
                     raise HandshakeError("the transport was closed")
                 self._take_in()

@@ -357,5 +357,8 @@ class SimDraft:
         del peer, timeout
         return self._endpoint
 
+    def abandon(self) -> None:
+        """Nobody waits."""
+
     def close(self) -> None:
         """Nothing is held."""

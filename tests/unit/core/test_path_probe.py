@@ -7,16 +7,13 @@ import pytest
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.path_probe import (
     ANSWER_SECONDS,
-    AWAITED_SECONDS,
     FAST_RATE,
-    HEARD_SECONDS,
     LONG_PADDING_BYTES,
     MOST_TRAINS,
     MOST_UNANSWERED_TRAINS,
     QUIET_SECONDS,
     TRAIN_DATAGRAMS,
     TRAINS,
-    UNHEARD_SECONDS,
     ProbedSide,
     ProbingSide,
     dispersion_rate,
@@ -173,61 +170,6 @@ def test_without_a_useful_answer_there_are_some_trains_and_no_more(
     assert {train.padding for train in trains} == {0}
     later = [2 ** (1 + number) for number in range(trains_sent - TRAINS)]
     assert now == pytest.approx((TRAINS + sum(later)) * ANSWER_SECONDS)
-
-
-def test_where_the_peers_end_comes_up_seconds_after_ours_a_later_train_is_answered() -> None:
-    probing, now, trains = ProbingSide(), 0.0, 1
-    probing.start(now)
-    while now < 2.0:
-        due = probing.timer()
-        assert due is not None
-        now, trains = due, trains + (probing.on_timer(due) is not None)
-    found = probing.on_answer(PathProbeAnswer(trains, tuple(evenly(64)), 0), now + 0.02)
-    assert found is not None
-    assert probing.timer() is None
-
-
-def test_what_the_first_trains_tell_is_awaited_and_no_longer() -> None:
-    probing, told = ProbingSide(), ProbingSide()
-    assert not probing.is_awaited(0.0)
-    for side in (probing, told):
-        side.start(10.0)
-        assert side.is_awaited(10.0)
-    told.on_answer(PathProbeAnswer(1, tuple(evenly(64)), 0), 10.02)
-    assert not told.is_awaited(10.02)
-    assert probing.awaited_until() == 10.0 + UNHEARD_SECONDS
-    assert not probing.is_awaited(10.0 + UNHEARD_SECONDS)
-    probing.on_heard(11.0)
-    assert probing.is_awaited(11.0 + AWAITED_SECONDS - 0.01)
-    assert not probing.is_awaited(11.0 + AWAITED_SECONDS)
-
-
-def test_when_the_peers_end_is_heard_to_be_up_a_train_goes_at_once_and_no_second_one() -> None:
-    probing = ProbingSide()
-    probing.start(0.0)
-    assert probing.on_timer(0.5) is not None
-    train = probing.on_heard(0.8)
-    assert train is not None
-    assert probing.on_heard(0.9) is None
-    assert probing.on_answer(PathProbeAnswer(3, tuple(evenly(64)), 0), 0.85) is not None
-
-
-def test_none_goes_where_ours_may_be_answered_yet_or_was() -> None:
-    probing, told = ProbingSide(), ProbingSide()
-    for side in (probing, told):
-        side.start(0.0)
-    assert probing.on_heard(HEARD_SECONDS / 2) is None
-    told.on_answer(PathProbeAnswer(1, tuple(evenly(64)), 0), 0.1)
-    assert told.on_heard(1.0) is None
-
-
-def test_a_peer_that_sends_trains_again_and_again_makes_no_more_of_ours_go() -> None:
-    probing, now, trains = ProbingSide(), 0.0, 1
-    probing.start(now)
-    while (due := probing.timer()) is not None:
-        trains += probing.on_heard(due - 0.1) is not None
-        trains += probing.on_timer(due) is not None
-    assert trains == MOST_UNANSWERED_TRAINS
 
 
 def test_an_answer_held_for_longer_than_it_took_to_come_tells_nothing() -> None:

@@ -81,6 +81,9 @@ class RecorderTransport:
         del peer, timeout
         return Recorder()
 
+    def abandon(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

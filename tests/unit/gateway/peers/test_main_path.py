@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedrdma_fate.engine.events import PathStalled
-from fedrdma_fate.gateway.peers.main_path import MOVE_SECONDS
+from fedrdma_fate.gateway.peers.main_path import LOOK_SECONDS, MOST_LOOKS, MOVE_SECONDS, _Leaving
 from fedrdma_fate.gateway.peers.path_retries import FIRST_WAIT_SECONDS, STEADY_SECONDS
 from fedrdma_fate.gateway.peers.paths import GIVE_UP_SECONDS
 from fedrdma_fate.wire.frames import Connect, PathUse, Ping
@@ -132,6 +132,47 @@ def test_a_transfer_under_way_ends_on_the_path_it_is_on(play: Play) -> None:
     play(scenario, **UDP)
 
 
+def test_what_has_not_ended_soon_on_a_path_that_is_left_goes_on_by_the_main_one_though_it_makes_progress() -> None:
+    leaving, idle = _Leaving(), _Leaving()
+    assert [leaving.is_over(is_busy=True) for _ in range(MOST_LOOKS)] == [False] * (MOST_LOOKS - 1) + [True]
+    assert not idle.is_over(is_busy=False)
+    assert not idle.is_over(is_busy=False)
+    assert idle.is_over(is_busy=False)
+
+
+def test_a_transfer_that_went_by_the_last_resort_goes_on_by_the_better_path_as_soon_as_that_is_up(play: Play) -> None:
+    async def scenario(twin: Twin) -> None:
+        offer_udp(twin)
+        for transport in ("udp", "tcp"):
+            refuse(twin, True, transport)
+        await twin.connect()
+        await spend(twin, 15)
+        assert main_of(twin) == ("grpc", "grpc")
+        arrived = [pull(twin, twin.put("a", "m", BODY)), pull(twin, twin.put("b", "m", BODY))]
+        for site in twin.halves:
+            await twin.turn(site)
+            await twin.turn(site)
+        stuck = {site: site_paths(twin, site)["grpc"].link for site in twin.halves}
+        assert any(link.progress() for link in stuck.values())
+        for link in stuck.values():
+            link.turn_ = link.turn
+            link.turn = lambda: None
+        refuse(twin, False)
+        await spend(twin, FIRST_WAIT_SECONDS)
+        assert main_of(twin) == ("udp", "udp")
+        for site, link in stuck.items():
+            path = site_paths(twin, site).get("grpc")
+            assert path is None or path.link is not link
+        for link in stuck.values():
+            link.turn = link.turn_
+        await work(twin, 40)
+        assert [await asyncio.wait_for(each, 1) for each in arrived] == [BODY, BODY]
+        for site in twin.halves:
+            assert peer_of(twin, site).sending.pending == 0
+
+    play(scenario, **UDP)
+
+
 def site_paths(twin: Twin, site: str) -> Any:
     """The data paths of a site."""
     return peer_of(twin, site).paths.paths
@@ -150,7 +191,8 @@ def test_a_path_that_is_left_and_stands_still_is_closed_and_what_was_on_it_comes
             link.turn = lambda: None
         await spend(twin, FIRST_WAIT_SECONDS + 5)
         assert main_of(twin) == ("udp", "udp")
-        await spend(twin, 20)
+        await spend(twin, (MOST_LOOKS + 1) * LOOK_SECONDS)
+        assert all("tcp" not in site_paths(twin, site) for site in twin.halves)
         for link in stuck.values():
             link.turn = link.turn_
         await work(twin, 40)

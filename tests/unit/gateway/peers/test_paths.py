@@ -1,4 +1,7 @@
-"""Which transport is chosen, and how its data path is connected, renewed and given up."""
+"""Which transport is chosen, and how its data path is connected, renewed and given up.
+
+Past 500 lines: all tests share one world, by hand.
+"""
 
 from __future__ import annotations
 
@@ -99,11 +102,14 @@ class Relay:
 
 class Draft:
     def __init__(self) -> None:
-        self.closed = False
+        self.closed = self.abandoned = False
 
     @property
     def address(self) -> EndpointAddress:
         return {"token": "x"}
+
+    def abandon(self) -> None:
+        self.abandoned = True
 
     def close(self) -> None:
         self.closed = True
@@ -125,7 +131,7 @@ class World:
     """Data paths, and everything around them, by hand."""
 
     def __init__(self, role: Role = "active", *, has_next: bool = True) -> None:
-        self.transports = {name: FakeTransport() for name in ("shm", "tcp", "grpc")}
+        self.transports = {name: FakeTransport() for name in ("shm", "udp", "tcp", "grpc")}
         self.sent: list[Connect] = []
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.now = 0.0
@@ -211,6 +217,56 @@ def test_the_passive_side_asks_for_an_attempt_and_answers_it() -> None:
     world.answer(3, "grpc")
     assert world.sent[1].attempt == 3
     assert world.links[0].connected == [world.paths.paths["grpc"].connection]
+
+
+@pytest.mark.parametrize("role", ["active", "passive"])
+def test_another_attempt_ends_the_wait_of_the_one_before_and_its_own_meeting_goes_on(role: Role) -> None:
+    world = World(role)
+    world.paths.need("tcp", "why", main=True)
+    world.answer(1)
+    (first,) = world.transports["tcp"].drafts
+    assert not first.abandoned
+    if role == "active":
+        world.paths.on_connect(Connect("tcp", "why", 0, True, {}))
+        world.paths.on_lost("tcp", "it broke")
+        world.fire()
+    world.answer(2)
+    assert first.abandoned or role == "active", "who dials waits for nobody"
+    assert not world.transports["tcp"].drafts[1].abandoned
+    assert world.paths.on_up("tcp", world.paths.paths["tcp"].connection)
+    assert not world.transports["tcp"].drafts[1].abandoned
+
+
+def test_an_attempt_that_is_met_when_the_control_channel_is_lost_is_abandoned() -> None:
+    world = World("passive")
+    world.paths.need("tcp", "why", main=True)
+    world.answer(1)
+    world.paths.offline("gone")
+    assert world.transports["tcp"].drafts[0].abandoned
+
+
+def test_udp_that_does_not_pass_is_given_up_at_once_and_where_tcp_fails_it_is_tried_as_often_as_others() -> None:
+    blocked, unlucky = World(), World()
+    for world in (blocked, unlucky):
+        world.paths.need("udp", "why", main=True)
+        world.answer(1, "udp")
+    blocked.paths.on_lost("udp", "no probe has come", ErrorCode.UDP_BLOCKED)
+    assert blocked.given_up == ["udp"]
+    for _ in range(ATTEMPTS_BEFORE_FALLBACK - 1):
+        unlucky.paths.on_lost("udp", "the peer closed the connection", ErrorCode.TRANSPORT_UNAVAILABLE)
+        assert not unlucky.given_up
+        unlucky.fire()
+    unlucky.fire(ANSWER_SECONDS)
+    assert unlucky.given_up == ["udp"], "the last was not answered"
+
+
+def test_udp_that_was_up_and_is_lost_is_given_up_at_once() -> None:
+    world = World()
+    path = world.paths.need("udp", "why", main=True)
+    world.answer(1, "udp")
+    assert world.paths.on_up("udp", path.connection)
+    world.paths.on_lost("udp", "no sign of life", ErrorCode.LINK_LOST)
+    assert world.given_up == ["udp"]
 
 
 @pytest.mark.parametrize("role", ["active", "passive"])
