@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Collection, Mapping
 
+from fedrdma_fate.core.shares.common_end import Ending, common_end
 from fedrdma_fate.core.shares.link_rate import AMPLE_SHARE, JOINT_GAIN, LONG_WINDOWS, WANTED_GAIN, LinkRate
 from fedrdma_fate.core.shares.max_min import max_min
 from fedrdma_fate.core.shares.share_sender import Arrivals, Sender
@@ -95,6 +96,7 @@ class ReceiveShares:
         self._decide_at: float | None = None
         self._windows = Windows(self.link, by_reports=not gathers)
         self._settled_at = 0.0
+        self._uneven: dict[str, float] = {}
         self._told: dict[str, float] = {}
 
     # -- who takes part -------------------------------------------------------------------------------------------
@@ -241,11 +243,7 @@ class ReceiveShares:
     @property
     def round_trip(self) -> float:
         """The longest of all that send, seconds; of all, while nobody does."""
-        known = [
-            UNKNOWN_ROUND_TRIP_SECONDS if sender.round_trip is None else sender.round_trip
-            for sender in self.senders.values()
-            if sender.active or not self._crowd
-        ]
+        known = [self._trip(sender) for sender in self.senders.values() if sender.active or not self._crowd]
         return max(known, default=UNKNOWN_ROUND_TRIP_SECONDS)
 
     def take_told(self) -> dict[str, float]:
@@ -286,7 +284,7 @@ class ReceiveShares:
 
     def _wake(self, sender: Sender, now: float) -> None:
         """It begins, or goes on after a silence."""
-        start = now - self._half_trip(sender)
+        start = now - self._trip(sender) / 2
         if not self._crowd:
             self._gather = LONE_GATHER_SECONDS if self._lone_bursts >= LONE_BURSTS else GATHER_SECONDS
             self._first_start = self._latest_start = start
@@ -304,6 +302,7 @@ class ReceiveShares:
         active = self.active
         self.link.disturb()
         self._settled_at = now + self.round_trip
+        self._uneven = {}
         if active:
             self._crowd = max(self._crowd, active)
         elif self._crowd:
@@ -345,9 +344,9 @@ class ReceiveShares:
         """What there is for so many of ours beside who keeps to no share."""
         return total * (1 - self.link.foreign.part / (parts + 1))
 
-    def _half_trip(self, sender: Sender) -> float:
-        """After which it is heard that it has begun, seconds."""
-        return (UNKNOWN_ROUND_TRIP_SECONDS if sender.round_trip is None else sender.round_trip) / 2
+    def _trip(self, sender: Sender) -> float:
+        """Its round trip, seconds; after half of it is heard that it has begun."""
+        return UNKNOWN_ROUND_TRIP_SECONDS if sender.round_trip is None else sender.round_trip
 
     @property
     def _may_begin(self) -> Mapping[str, Sender]:
@@ -364,7 +363,7 @@ class ReceiveShares:
         until = self._first_start + self._gather
         if self._crowd > 1:
             until = min(until, self._latest_start + QUIET_GATHER_SECONDS)
-        heard = (until + self._half_trip(sender) for sender in self._may_begin.values() if not sender.active)
+        heard = (until + self._trip(sender) / 2 for sender in self._may_begin.values() if not sender.active)
         due = sorted(moment for moment in heard if moment > now)
         parts = max(active, min(self.expected, active + len(due)))
         if parts > active:
@@ -434,8 +433,21 @@ class ReceiveShares:
         # those that are still expected
         missing = {f"\0{number}": math.inf for number in range(parts - len(wants))}
         shares = max_min(rest, {**honest, **missing})
+        if self._uneven.keys() == honest.keys() and all(math.isinf(want) for want in honest.values()):
+            shares.update({name: shares[name] * part for name, part in self._uneven.items()})
         # who keeps to nothing is told what would be fair
         return {name: shares[name] if name in honest else total / parts for name in wants}
+
+    def _look_for_common_end(self) -> None:
+        """Once, when it is time for that: of all that use their shares, from when on which part of an equal one."""
+        total = self.link.shared_out
+        if self._uneven or not self._gathers or total is None:
+            return
+        active = {name: sender for name, sender in self.senders.items() if sender.active}
+        if all(math.isinf(sender.usable) for sender in active.values()):
+            endings = {name: Ending(each.left_bytes, each.share, self._trip(each)) for name, each in active.items()}
+            shares = common_end(endings, total) or {}
+            self._uneven = {name: share * len(active) / total for name, share in shares.items()}
 
     def _tell(self, name: str, share: float, now: float) -> None:
         sender = self.senders[name]
@@ -458,6 +470,7 @@ class ReceiveShares:
         if self._windows.judge(active, self._settled_at, self.round_trip, now):
             self._count(now)
         self._windows.tell(len(active))
+        self._look_for_common_end()
         self._start_window(now)
         self._decide_at = now
 
