@@ -279,6 +279,9 @@ class IncomingTransfers:
         )
         granted.offer = offer
         granted.started = now
+        if offer.repair_chunks:
+            # before the last of its chunks come, by which what was lost is found
+            prepare()
         if self._settings.notes_arrivals and not granted.is_sealed and _may_go_on(offer) and self._settings.continues():
             vouched = tagged and offer.mode != "fedrdma"
             granted.notes = ArrivalNotes(offer, granted.slot, granted.receiver, now, tagged=vouched)

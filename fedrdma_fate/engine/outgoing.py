@@ -264,6 +264,9 @@ class OutgoingTransfers:
             return
         self._latest_share = share.number
         self.memory.told, self._told_place = share.rate or math.inf, share.place
+        if self._settings.repair_region is not None and not self._endpoint.chunk_service.reliable:
+            # the first transfer may lose something
+            prepare()
         self._share_out(now)
 
     def limit(self, rate: float, place: float, now: float) -> None:

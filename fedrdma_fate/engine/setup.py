@@ -18,6 +18,7 @@ from fedrdma_fate.core.x.chunking import (
     LEAST_CHUNK_BYTES,
     SLOW_PATH_RATE,
     TAGS,
+    UNKNOWN_LOSS,
     best_chunk_bytes,
     best_queue_pairs,
     bounded_chunk_rate,
@@ -51,6 +52,10 @@ SELF_PACED_WINDOW_BYTES = 32 * 1024 * 1024
 REPORT_DELAY_SECONDS = 0.004
 """What a report takes besides the round trip: they come every 2 ms, and later from a busy host."""
 
+FEW_SENDERS = 8
+"""What one is let send before it has ever sent is its part where all begin who may. In the end it may have what it has
+where so few send (UniFL, section 4.1: eight of 64): repair chunks are to do for that. Where more do, they do for more
+than a round trip."""
 
 BUDGET_CHUNKS = 4
 """That may be missing of a message where the transport cuts it no further: a chunk that has come in part is missing."""
@@ -165,15 +170,26 @@ def worthwhile_repairs(
     """The repair chunks that would do the message good on this path, if any are to be."""
     if settings.repair_region is None or not uses_chunk_immediates(outgoing.mode) or service.reliable:
         return None
-    known, loss = memory.state, memory.loss
+    known, loss = memory.state, _supposed_loss(memory)
     if known is None or not loss:
         return None
     # of a path that others use, too, no more goes in a round trip than what this sender is let send
-    bytes_a_round = min(known.rate, memory.bound) * (known.min_rtt + REPORT_DELAY_SECONDS)
+    most = memory.bound if memory.loss is not None else max(memory.bound, known.rate / FEW_SENDERS)
+    bytes_a_round = min(known.rate, most) * (known.min_rtt + REPORT_DELAY_SECONDS)
     may_miss_bytes = 0.0
     if outgoing.loss_share and settings.bounds_loss():
         may_miss_bytes = outgoing.loss_share * (outgoing.plan.total_bytes - outgoing.whole_bytes)
     return plan_repairs(outgoing.plan, service.mtu_bytes, loss, bytes_a_round, may_miss_bytes)
+
+
+def _supposed_loss(memory: PathMemory) -> float | None:
+    """What the path loses of its packets, as transfers have found it. None: none has, nor is anything to be supposed.
+
+    A transfer that is held to a share is one of many, and their round as long as the last of them takes.
+    """
+    if memory.loss is None and math.isfinite(memory.bound):
+        return UNKNOWN_LOSS
+    return memory.loss
 
 
 def wants_repairs(offer: Offer, plan: ChunkPlan) -> bool:
@@ -305,6 +321,7 @@ def _sending_machine(
         rtt_hint=memory.rtt_hint,
         idle_timeout=settings.idle_timeout,
         repairs=repairs,
+        repairs_if_lossy=memory.loss is None,
         most_bytes=WINDOW_BYTES if sealed else None,
         tells_arrivals=sealed,
         first_epoch=_first_epoch(grant),

@@ -45,7 +45,7 @@ from fedrdma_fate.core.x.loss_detection import (
 from fedrdma_fate.core.x.pacing import BURST_SECONDS, LEAST_WAIT_SECONDS, Pacer
 from fedrdma_fate.core.x.probe_queue import LEAST_QUEUE_BYTES
 from fedrdma_fate.core.x.repair import RepairSender
-from fedrdma_fate.core.x.repair_code import RepairPlan, copies_of_last, copies_of_repeat
+from fedrdma_fate.core.x.repair_code import ACCEPTED_LOSS, RepairPlan, copies_of_last, copies_of_repeat
 from fedrdma_fate.core.x.send_queue import SendQueue
 from fedrdma_fate.core.x.sending_order import SendingOrder
 from fedrdma_fate.wire.errors import ErrorCode
@@ -80,6 +80,7 @@ class XSendSettings:
         idle_timeout: seconds without anything new arriving after which the transfer fails.
         max_resends: how often the receiver may ask for everything, or the header, again.
         repairs: the repair chunks to send behind the payload, on UC.
+        repairs_if_lossy: they are for a loss that is only supposed: none go where the transfer has found none.
         most_bytes: most bytes in flight, however many would do the path good; None: any number.
         tells_arrivals: whether to ask for ChunkArrived.
         first_epoch: that of the first reports: where a transfer may begin anew, what tells them from those of before.
@@ -102,6 +103,7 @@ class XSendSettings:
     idle_timeout: float = 60.0
     max_resends: int = 16
     repairs: RepairPlan | None = None
+    repairs_if_lossy: bool = False
     most_bytes: int | None = None
     tells_arrivals: bool = False
     first_epoch: int = 0
@@ -706,6 +708,9 @@ class XSender(SenderBase):
 
     def _send_repairs(self, repairs: RepairSender, actions: list[Action], now: float) -> None:
         """They wait for nothing but the pace: a window is for what is reported."""
+        if self.settings.repairs_if_lossy and chunk_loss(self.control.loss, self._packets) <= ACCEPTED_LOSS:
+            self._repairs = None
+            return
         length = self.plan.chunk_bytes
         while repairs.next_number is not None:
             at = self._pacer.grant_at(length, now)

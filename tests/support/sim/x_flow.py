@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Callable
 
@@ -115,6 +116,9 @@ class XFlow:
             make_controller=make_controller,
             bounds_loss=lambda: True,
         )
+        if repairs:
+            # else it is loaded beside, by the clock on the wall
+            importlib.import_module("numpy")
         self._loss_share = loss_share
         theirs = LinkSettings("sim", loss_share=lambda _key: loss_share)
 

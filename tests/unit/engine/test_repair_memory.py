@@ -17,9 +17,10 @@ from fedrdma_fate.engine.outgoing import OutgoingTransfers
 from fedrdma_fate.engine.path_memory import KnownPath
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.engine.repair_memory import RepairBuffer
+from fedrdma_fate.engine.setup import FEW_SENDERS
 from fedrdma_fate.ports import ChunkService, Region, RemoteSlot, Slot
 from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError, TransportError
-from fedrdma_fate.wire.frames import Offer, Refused, Report
+from fedrdma_fate.wire.frames import Offer, Refused, Report, Share
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import KEY, SETTINGS, Pair, outgoing
 
@@ -131,6 +132,54 @@ def test_who_is_let_send_a_share_of_the_path_covers_what_goes_in_a_round_trip_at
     shared = submit(beside)
     assert 0 < shared.covered_chunks < alone.covered_chunks
     assert 0 < shared.repair_chunks < alone.repair_chunks
+
+
+UNSEEN = KnownPath(PathState(1e6, 0.05, None), "probed")
+"""A path whose rate a train has told, and whose loss nobody knows."""
+
+FAST = KnownPath(PathState(4e6, 0.05, None), "probed")
+"""Another, where more goes in a round trip."""
+
+
+def shared_unseen() -> Pair:
+    """A link that is let send half of such a path."""
+    pair = paired()
+    pair.outgoing.memory.known, pair.outgoing.memory.told = UNSEEN, UNSEEN.state.rate / 2
+    return pair
+
+
+def test_the_first_transfer_of_one_that_is_let_send_a_share_has_them_for_a_loss_that_nobody_knows() -> None:
+    assert submit(shared_unseen()).repair_chunks > 0
+
+
+def test_of_those_for_a_loss_that_nobody_knows_none_go_where_nothing_is_lost() -> None:
+    pair = shared_unseen()
+    submit(pair)
+    pair.let_time_pass(PATIENCE_SECONDS)
+    assert bodies(pair) == [BODY]
+    ((_, stats),) = pair.sending.sent_messages
+    assert stats.resent_bytes == 0
+    pair.sending.take(Offer)
+    assert submit(pair, transfer=2).repair_chunks == 0, "it is known now that nothing is"
+
+
+def test_before_who_sends_is_known_they_are_for_what_one_may_have_in_the_end() -> None:
+    early, late = paired(), paired()
+    for pair, part in ((early, 64), (late, FEW_SENDERS)):
+        pair.outgoing.memory.known, pair.outgoing.memory.told = FAST, FAST.state.rate / part
+    assert submit(early).repair_chunks == submit(late).repair_chunks > 0
+
+
+def test_what_adding_takes_is_loaded_as_soon_as_a_share_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("fedrdma_fate.engine.outgoing.prepare", lambda: asked.append(True))
+    pair = paired()
+    pair.outgoing.on_share(Share("memory", 1, 1e6), pair.now)
+    assert asked
+    asked.clear()
+    without = paired(make=None)
+    without.outgoing.on_share(Share("memory", 1, 1e6), without.now)
+    assert not asked
 
 
 def test_only_one_transfer_of_a_link_at_a_time_has_them() -> None:

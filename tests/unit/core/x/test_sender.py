@@ -9,12 +9,13 @@ from random import Random
 
 import pytest
 
-from fedrdma_fate.core.actions import Action, Failed, PostChunk
+from fedrdma_fate.core.actions import Action, Failed, PostChunk, PostRepair
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import immediate_of
 from fedrdma_fate.core.x.estimators import MOST_RATE
 from fedrdma_fate.core.x.rate_control import RateController
+from fedrdma_fate.core.x.repair_code import RepairPlan
 from fedrdma_fate.core.x.sender import MOST_COPIED_BYTES, XSender, XSendSettings
 from fedrdma_fate.core.x.short_path import FIRST_WINDOW_BYTES
 from fedrdma_fate.wire.errors import ErrorCode
@@ -65,6 +66,22 @@ def test_a_window_below_one_chunk_lets_one_go_at_a_time() -> None:
 def positions(sender: XSender, actions: list[Action]) -> list[int]:
     """The chunks that are posted, in order of sending; counted from the last chunk of the payload."""
     return [sender.plan.count - 1 - action.chunk.index for action in actions if isinstance(action, PostChunk)]
+
+
+@pytest.mark.parametrize(
+    ("found", "if_lossy", "sent"), [(0.01, True, 6), (0.0, True, 0), (0.0, False, 6), (0.01, False, 6)]
+)
+def test_repair_chunks_for_a_loss_that_is_only_supposed_go_where_the_transfer_has_found_one(
+    found: float, if_lossy: bool, sent: int
+) -> None:
+    plan = ChunkPlan(40_000, 1000)
+    settings = XSendSettings(tag=1, mtu_bytes=1000, repairs=RepairPlan(plan, 40, 6), repairs_if_lossy=if_lossy)
+    sender = XSender(1, plan, settings, RateController(PathState(1e9, 0.02, found), proved=True))
+    actions = sender.start(0.0)
+    for tick in range(1, 100):
+        actions += sender.on_timer(tick * 1e-4)
+    assert len(posted(actions)) >= 40
+    assert sum(isinstance(action, PostRepair) for action in actions) == sent
 
 
 @pytest.mark.parametrize(("loss", "twice"), [(0.01, [14, 15, 16, 17, 18, 19]), (0.0, []), (None, [])])
