@@ -270,6 +270,9 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory, *, seale
         if not service.reliable and memory.bound <= SLOW_PATH_RATE:
             # of a path that is not known yet, it is known that no more of it is this sender's
             chunk_bytes = min(chunk_bytes, best_chunk_bytes(memory.bound, None, service.mtu_bytes, total))
+        if outgoing.loss_share and not service.reliable:
+            # nobody knows that the path is too fast for it
+            chunk_bytes = tolerant_chunk_bytes(chunk_bytes, 0.0)
     else:
         loss = 0.0 if service.reliable else known.loss
         rate = bounded_chunk_rate(known.rate, memory.bound)

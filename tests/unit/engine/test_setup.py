@@ -114,8 +114,12 @@ def test_of_a_message_of_which_something_may_be_missing_chunks_are_short_where_p
     memory.learn(PathState(1.25e8, 0.02, 0.05), "measured")
     large = dataclasses.replace(LOSSY, mtu_bytes=4096)
     tolerant = dataclasses.replace(whole, loss_share=0.1, whole_bytes=4096)
-    assert opened(whole, large, memory).outgoing.plan.chunk_bytes == 16384
-    assert opened(tolerant, large, memory).outgoing.plan.chunk_bytes == 8192
+    for known in (memory, PathMemory()):
+        assert opened(whole, large, known).outgoing.plan.chunk_bytes == 16384
+        assert opened(tolerant, large, known).outgoing.plan.chunk_bytes == 8192, "also of a path that is not known"
+    assert opened(tolerant, LOSSY, PathMemory()).outgoing.plan.chunk_bytes <= 4 * LOSSY.mtu_bytes
+    lossless = opened(tolerant, dataclasses.replace(large, reliable=True), PathMemory()).outgoing.plan
+    assert lossless.chunk_bytes > 16384, "nothing is lost there"
 
 
 def test_where_a_receiver_says_what_may_be_sent_chunks_are_short_if_many_of_them_are_lost() -> None:
