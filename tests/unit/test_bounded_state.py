@@ -45,7 +45,7 @@ BOUNDS: dict[str, dict[str, str]] = {
         "gateway/journal/lost_messages.py:LostMessages": "_sites",
         "gateway/receive_sharing.py:ReceiveSharing": "_sending_trains",
         "gateway/send_sharing.py:SendSharing": "_by_datagrams",
-        "core/shares/receive_shares.py:ReceiveShares": "senders _told",
+        "core/shares/receive_shares.py:ReceiveShares": "senders _told _uneven",
         "core/shares/windows.py:Windows": "_measured",
         "gateway/accepting.py:Acceptor": "_listening _pauses",
         "gateway/context.py:GatewayContext": "making_room recalls",
