@@ -5,6 +5,8 @@ measure?", INFOCOM 2001). On a busy path it lies below the capacity, for packets
 
 A short train of short ones comes first, which no buffer worth the name loses. Where it arrives so fast that it tells
 how soon datagrams are looked at, and not the path, a train of long ones follows, sixteen times as many bytes in each.
+Where some of it came much faster than all of it, packets are early and late by chance, and by more than the train
+takes: one follows that takes four times as long.
 
 The estimate is where a rate controller starts, and nothing more: it is proved or corrected by the first transfer.
 """
@@ -37,6 +39,23 @@ FAST_RATE = 1.5e9
 
 LONG_PADDING_BYTES = PADDED_DATAGRAM_BYTES - DATAGRAM_BYTES
 """What a datagram of a long train has besides: they are as long as one may be."""
+
+JITTERED_PADDING_BYTES = 4 * DATAGRAM_BYTES - DATAGRAM_BYTES
+"""The same of the train that follows where packets are early and late by chance: 1 MiB, of which a buffer of 0.5 MB
+still lets more than ROOM_SHARE through at 10 Gbit/s. Where they keep their order, a train comes as late as its latest
+packet did so far; of a longer one less of the time is that."""
+
+JITTERED_GAIN = 1.25
+"""A train of which half came so many times as fast as all of it, or faster, was held up by chance: what one PROBE_UP
+tries for. Below it, the first transfer finds the rest."""
+
+HELD_UP_SHARE = 0.4
+"""Of the time that such a train was held up is the standard deviation of round trips: where both ways are by up to J
+earlier or later, evenly, that is 0.82 J, and a train is held up for twice J at most."""
+
+LEAST_JITTERED_RATE = 312.5e6
+"""Bytes a second, 2.5 Gbit/s: at less a short train takes 0.8 ms and more, which is told well enough, and a longer one
+would fill a small buffer for milliseconds."""
 
 LONG_TRAIN_PACKETS = TRAIN_DATAGRAMS * PADDED_DATAGRAM_BYTES // 4096
 """Of a long train, at least, for no path has a larger MTU than RDMA's 4096: so many that came tell of the loss."""
@@ -90,6 +109,15 @@ SKIPPED_DIVISOR = 4
 """The first quarter of a train is left out: a token bucket lets it pass as it came."""
 
 
+def _settled(arrivals: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What came behind the first quarter; empty where that tells nothing."""
+    skipped = sum(count for count, _ in arrivals) // SKIPPED_DIVISOR
+    settled = list(arrivals)
+    while settled and skipped > 0:
+        skipped -= settled.pop(0)[0]
+    return settled if len(settled) >= LEAST_ARRIVAL_TIMES and all(count > 0 for count, _ in settled) else []
+
+
 def dispersion_rate(arrivals: Sequence[tuple[int, int]], datagram_bytes: int) -> float | None:
     """Bytes a second at which a train arrived; None when it cannot be told.
 
@@ -97,16 +125,33 @@ def dispersion_rate(arrivals: Sequence[tuple[int, int]], datagram_bytes: int) ->
         arrivals: (datagrams, nanoseconds since the first) of each moment at which some were found to have come.
         datagram_bytes: length of each.
     """
-    skipped = sum(count for count, _ in arrivals) // SKIPPED_DIVISOR
-    settled = list(arrivals)
-    while settled and skipped > 0:
-        skipped -= settled.pop(0)[0]
-    if len(settled) < LEAST_ARRIVAL_TIMES or any(count < 1 for count, _ in settled):
+    settled = _settled(arrivals)
+    if not settled:
         return None
     seconds = (settled[-1][1] - settled[0][1]) * 1e-9
     # what was there at the first moment came before it
     came = sum(count for count, _ in settled[1:])
     return came * datagram_bytes / seconds if seconds > 0 else None
+
+
+def fastest_rate(arrivals: Sequence[tuple[int, int]], datagram_bytes: int) -> float:
+    """Bytes a second at which the fastest half of a train arrived, in a row; 0 when it cannot be told.
+
+    Args:
+        arrivals: as for `dispersion_rate`.
+        datagram_bytes: length of each.
+    """
+    settled = _settled(arrivals)
+    half = sum(count for count, _ in settled) / 2
+    fastest = 0.0
+    for first, (_, since) in enumerate(settled):
+        came = 0
+        for place, (count, until) in enumerate(settled[first + 1 :], 2):
+            came += count
+            # seen at fewer moments it is spaced by whoever looks
+            if came >= half and place >= LEAST_ARRIVAL_TIMES and until > since:
+                fastest = max(fastest, came * datagram_bytes / ((until - since) * 1e-9))
+    return fastest
 
 
 def least_rate(arrivals: Sequence[tuple[int, int]], datagram_bytes: int) -> float:
@@ -167,6 +212,7 @@ class ProbingSide:
         self._joint: dict[int, tuple[float, int]] = {}
         self._train = 0
         self._padding = 0
+        self._short: PathState | None = None
         self._room = TRAIN_DATAGRAMS
         self._unanswered: dict[int, tuple[float, int]] = {}
         self._due: float | None = None
@@ -240,7 +286,15 @@ class ProbingSide:
         elif rate is not None or (padding and least > FAST_RATE):
             self._due = None
             believed = _believed(min(rate or least, MOST_RATE), sum(count for count, _ in answer.arrivals))
-            return PathState(believed, round_trip, _loss(answer, padding))
+            found = PathState(believed, round_trip, _loss(answer, padding))
+            if not self._padding and _is_jittered(answer.arrivals, believed):
+                found = dataclasses.replace(found, rtt_variation=_variation(answer.arrivals, round_trip))
+                self._padding, self._due, self._short = JITTERED_PADDING_BYTES, now, found
+                return found
+            if self._short is None:
+                return found
+            nearest = min(round_trip, self._short.min_rtt)
+            return dataclasses.replace(self._short, rate=max(believed, self._short.rate), min_rtt=nearest)
         return None
 
     def on_heard(self, now: float) -> Train | None:
@@ -280,10 +334,23 @@ def _believed(rate: float, came: int) -> float:
     return rate if has_room else rate * came / TRAIN_DATAGRAMS
 
 
+def _is_jittered(arrivals: Sequence[tuple[int, int]], rate: float) -> bool:
+    """Whether a train of short datagrams that came at this rate was held up: packets are early and late by chance."""
+    return fastest_rate(arrivals, DATAGRAM_BYTES) > max(JITTERED_GAIN * rate, LEAST_JITTERED_RATE)
+
+
+def _variation(arrivals: Sequence[tuple[int, int]], round_trip: float) -> float:
+    """By how much round trips vary where a train of short datagrams was held up: a standard deviation, seconds."""
+    came = sum(count for count, _ in arrivals)
+    held_up = arrivals[-1][1] * 1e-9 - came * DATAGRAM_BYTES / fastest_rate(arrivals, DATAGRAM_BYTES)
+    # nothing is held up for longer than it is under way, whatever the peer says
+    return HELD_UP_SHARE * min(max(held_up, 0.0), round_trip)
+
+
 def _loss(answer: PathProbeAnswer, padding: int) -> float | None:
     """What a packet's chance of being lost is at most, roughly; of so few as a short train has nobody can tell."""
     whole = sum(count for count, _ in answer.arrivals) == TRAIN_DATAGRAMS
-    return 1 / LONG_TRAIN_PACKETS if padding and whole else None
+    return 1 / LONG_TRAIN_PACKETS if padding == LONG_PADDING_BYTES and whole else None
 
 
 class ProbedSide:
@@ -291,7 +358,7 @@ class ProbedSide:
 
     Attributes:
         rate: bytes a second at which the latest train came that went alone; None where that cannot be told, as on fast
-            paths, where the length of what comes next is not known here.
+            paths, where the length of what comes next is not known here. Behind one that was held up it is not, either.
         wanted: how the latest came that was wanted; None while that is not known.
     """
 
@@ -301,7 +368,7 @@ class ProbedSide:
         self._wants: tuple[float, int] | None = None
         self._wants_number = 0
         self._wanted_began: float | None = None
-        self._is_fast = False
+        self._is_fast = self._is_jittered = False
         self._train = 0
         self._trains = 0
         self._count = 0
@@ -361,8 +428,9 @@ class ProbedSide:
             return answer
         rate = dispersion_rate(self._arrivals, DATAGRAM_BYTES)
         self._is_fast |= max(rate or 0.0, least_rate(self._arrivals, DATAGRAM_BYTES)) > FAST_RATE
-        if rate is not None and not self._is_fast:
+        if rate is not None and not self._is_fast and not self._is_jittered:
             self.rate = rate
+            self._is_jittered = _is_jittered(self._arrivals, rate)
         return answer
 
     def _note_wanted(self, began: float, count: int) -> None:

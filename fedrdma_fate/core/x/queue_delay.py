@@ -83,6 +83,10 @@ class QueueDelay:
         """
         self.variation = variation
         self._count = _count_for(variation)
+        self._first_seconds = min_rtt
+        if self._count > 1:
+            # a single one that came so much sooner than most is no measure of them; nor is a train's, which came alone
+            min_rtt = max(min_rtt, least_mean - EMPTY_DEVIATIONS * variation) if least_mean else 0.0
         self._means = {count: RttFilter(0.0) for count in SAMPLE_COUNTS}
         self._means[self._count] = RttFilter(least_mean)
         self._means[1] = RttFilter(min_rtt)
@@ -92,11 +96,22 @@ class QueueDelay:
         known = [SECOND_DIFFERENCE_FACTOR * variation] * (VARIATION_SAMPLES // 2 if variation else 0)
         self._differences: deque[float] = deque(known, maxlen=VARIATION_SAMPLES)
         self._taken_at = -math.inf
+        self._began: float | None = None
 
     @property
     def least_mean(self) -> float:
         """Of as many round trips as their variation takes, seconds; 0 while unknown, and where each of them tells."""
         return self._means[self._count].least if self._count > 1 else 0.0
+
+    @property
+    def is_mean(self) -> bool:
+        """Whether round trips vary so much that means of them tell."""
+        return self._count > 1
+
+    @property
+    def has_rare_least(self) -> bool:
+        """Whether a single round trip was so much shorter than the least mean that all of them look queued by it."""
+        return self.least_mean > self._means[1].least + SPAN_DEVIATIONS * self.variation
 
     def update(self, rtt: float, now: float, window_seconds: float) -> float | None:
         """Take a round trip in; how long the queue is, None while too few agree.
@@ -106,7 +121,12 @@ class QueueDelay:
             now: the time.
             window_seconds: for which the least counts.
         """
-        self._means[1].update(rtt, now, window_seconds)
+        if self._began is None:
+            self._began = now
+        if not self.is_mean or now >= self._began + self._first_seconds:
+            # of a transfer's very first ones none has waited for another in front of it, where packets are late by
+            # chance and keep their order: those behind them never come as soon
+            self._means[1].update(rtt, now, window_seconds)
         is_apart = now - self._taken_at >= LEAST_SPACING_SECONDS
         if is_apart:
             self._taken_at = now
@@ -116,7 +136,7 @@ class QueueDelay:
         single, means = self._means[1], self._means[self._count]
         if self._count == 1:
             return max(0.0, single.queue_seconds - max(0.0, SPAN_DEVIATIONS * self.variation - QUEUED_SECONDS))
-        if not is_apart:
+        if not is_apart or not single.least:
             return None
         span = single.least + SPAN_DEVIATIONS * self.variation
         latest = list(itertools.islice(self._samples, STANDING_SAMPLES))
@@ -130,10 +150,10 @@ class QueueDelay:
         """Whether this round trip alone, the latest, shows that there is no queue to speak of, whatever a mean says."""
         return rtt - self._means[1].least <= EMPTY_DEVIATIONS * self.variation
 
-    def reset(self, least: float, now: float) -> None:
-        """The path has changed: this is its least round trip."""
-        for means in self._means.values():
-            means.reset(least, now)
+    def reset(self, least: float, mean: float, now: float) -> None:
+        """The path has changed: this is its least round trip, and the least mean of many."""
+        for count, means in self._means.items():
+            means.reset(least if count == 1 else mean, now)
         self.restart()
 
     def restart(self) -> None:

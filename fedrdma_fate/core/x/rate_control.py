@@ -124,6 +124,8 @@ class RateController:
         self._latest_probe = LatestProbe(known.rate, self._gain)
         self._ignore_congestion_until = 0.0
         self._ignore_delivery_until = 0.0
+        self._is_told = False
+        self._first_delivery_at = math.inf
         self._maybe_own_queue_until = 0.0
 
     @property
@@ -345,7 +347,8 @@ class RateController:
 
     def _prove(self, now: float) -> None:
         """The rate was only estimated: wait a round trip for what a probe has found, then probe on or cruise."""
-        if self.phase is Phase.PROBE_DOWN:
+        if self.phase is Phase.PROBE_DOWN or not self._is_told:
+            # where packets are late by chance, nothing may have been told yet
             self._enter(Phase.CRUISE, now, self._times.round)
         elif self._may_try_again or self._latest_probe.found_more(self._bandwidth):
             # a queue that those who have ended had left has cut the probe short
@@ -421,6 +424,7 @@ class RateController:
         """Take in what a report taught."""
         rounds = self._rounds
         rounds.on_sample(sample)
+        self._is_told = True
         self._starvation.on_arrived(sample.arrived)
         if self.report_clocked:
             self._on_short_path(sample, now)
@@ -485,7 +489,7 @@ class RateController:
         window = MIN_RTT_SECONDS * (MIN_RTT_COMPETING_FACTOR if self._competition.is_recent else 1)
         self._rtt.update(rtt, now, window)
         queue = self._queue_delay.update(rtt, now, window)
-        self._longer_path.on_rtt(rtt)
+        self._longer_path.on_rtt(rtt, now)
         if queue is not None:
             self._rounds.on_queue(queue)
             self._latest_queue = queue
@@ -494,6 +498,11 @@ class RateController:
         return queue
 
     def _on_delivery(self, rate: float, now: float) -> None:
+        self._first_delivery_at = min(self._first_delivery_at, now)
+        is_first = now < self._first_delivery_at + DELIVERY_WINDOW_SECONDS
+        if is_first and self._queue_delay.is_mean and rate < self._bandwidth:
+            # what came first has waited for nothing in front of it, and all behind it looks late
+            return
         self._delivered, self._delivered_at = rate, now
         if now < self._ignore_delivery_until:
             return
@@ -563,10 +572,14 @@ class RateController:
 
     def _check_for_longer_path(self, lost: float, now: float) -> None:
         """A reduction drains for a round or more: a round trip that stays as long, without loss, is the path's own."""
-        least = self._longer_path.on_round(lost, self._rounds.chunk_loss, self._times.drain, now)
-        if least is not None and least > self._rtt.least + self._least_queue:
-            self._rtt.reset(least, now)
-            self._queue_delay.reset(least, now)
+        delay = self._queue_delay
+        # else a queue shows by means that were shorter before; and of what others queue a drain of ours takes little
+        may_be_longer = delay.has_rare_least and not self._competition.shared_seconds
+        variation = delay.variation if may_be_longer else 0.0
+        longer = self._longer_path.on_round(lost, self._rounds.chunk_loss, self._times.drain, now, variation)
+        if longer is not None and longer.least > self._rtt.least + self._least_queue:
+            self._rtt.reset(longer.least, now)
+            delay.reset(longer.least, longer.mean, now)
             self._bandwidth = max(self._bandwidth, self._longer_path.rate_before)
             self._competition.on_path_longer()
             self._standing_queue.clear()
@@ -603,7 +616,9 @@ class RateController:
         self._watch_for_newcomers(queue, now)
         if self.phase is Phase.CRUISE and self._phase_ends - now < self._times.cruise / 2:
             self._competition.on_queue(queue if queue > self._least_queue else 0.0, self._delivered)
-        ignored = now < self._ignore_congestion_until
+        # where a rare round trip makes all look queued, what the latest drain has shown is to be known first
+        is_checked = self._queue_delay.has_rare_least and self._longer_path.is_under_way
+        ignored = now < self._ignore_congestion_until or is_checked
         # of chunks at its own rate, who has little of the path would wait for longer than any buffer holds
         chunk = self._times.chunk if self._has_fair_share else self._path_chunk
         is_standing = self._standing_queue.update(queue, now, self._rtt.least, chunk, ignored=ignored)
@@ -644,5 +659,5 @@ class RateController:
 
     def _drain(self, now: float) -> None:
         """For a round trip; whether the queue goes shows whether there was one."""
-        self._longer_path.start(self._rtt.latest, now + self._rtt.latest + self._times.drain)
+        self._longer_path.start(self._rtt.latest, now, now + self._rtt.latest + self._times.drain)
         self._enter(Phase.PROBE_DOWN, now, self._times.drain)

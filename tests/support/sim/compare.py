@@ -117,6 +117,7 @@ def single_cases() -> Iterator[Case]:
         yield _path(f"1G 20 ms, jitter {milliseconds} ms", 1e9, jitter=milliseconds / 1e3)
     for milliseconds in (5, 100):
         yield _path(f"1G {milliseconds} ms, jitter 1 ms", 1e9, rtt=milliseconds / 1e3, jitter=1e-3)
+    yield _path("10G 20 ms, jitter 3 ms", 10e9, 256, jitter=3e-3)
     for percent in (0.1, 1):
         yield _path(f"1G 20 ms, {percent} % lost", 1e9, loss=percent / 100)
     for packets in (2, 10, 30):
@@ -136,13 +137,21 @@ def single_cases() -> Iterator[Case]:
 
 
 def transfers(
-    case: Case, make: MakeController, count: int = 3, seed: int = 1, busy: Busy | None = None
+    case: Case,
+    make: MakeController,
+    count: int = 3,
+    seed: int = 1,
+    busy: Busy | None = None,
+    *,
+    packets: bool = False,
 ) -> list[tuple[float, float]]:
     """(seconds over the best possible, share sent again) of transfers after each other, nothing known but the probe."""
     clock = VirtualClock()
-    link = Bottleneck(clock, case.profile(), random.Random(seed))
+    link = Bottleneck(clock, case.profile(), random.Random(seed), jitter_seed=2 * seed)
     plan = ChunkPlan(case.total, FIRST_CHUNK_BYTES)
-    flow = XFlow(clock, link, plan, recut=True, probed=True, repairs=True, make_controller=make, busy=busy)
+    flow = XFlow(
+        clock, link, plan, recut=True, probed=True, repairs=True, make_controller=make, busy=busy, packets=packets
+    )
     clock.run(1.0)
     link.follow(case.trace)
     results = []
@@ -258,14 +267,18 @@ class Shared:
         return CoreFlow(clock, link, endless, CONTROLLERS[name], chunk_bytes=self.chunk_bytes)
 
 
-def medians(case: Case, make: MakeController, seeds: int, busy: Busy | None = None) -> list[tuple[float, float]]:
+def medians(
+    case: Case, make: MakeController, seeds: int, busy: Busy | None = None, *, packets: bool = False
+) -> list[tuple[float, float]]:
     """Of `transfers` by seeds from 1 on, each by its place; up to the first that one of them did not do."""
-    runs = [transfers(case, make, seed=seed, busy=busy) for seed in range(1, seeds + 1)]
+    runs = [transfers(case, make, seed=seed, busy=busy, packets=packets) for seed in range(1, seeds + 1)]
     columns = [tuple(zip(*each, strict=True)) for each in zip(*runs, strict=False)]
     return [(statistics.median(seconds), statistics.median(resent)) for seconds, resent in columns]
 
 
-def print_single(names: Sequence[str], pattern: str, seeds: int = 1, busy: Busy | None = None) -> None:
+def print_single(
+    names: Sequence[str], pattern: str, seeds: int = 1, busy: Busy | None = None, *, packets: bool = False
+) -> None:
     """The table of flows that have a path for themselves; CUBIC by one seed."""
     head = ["path", *(f"{name}: first, later (sent again)" for name in names), "CUBIC"]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
@@ -274,7 +287,7 @@ def print_single(names: Sequence[str], pattern: str, seeds: int = 1, busy: Busy 
             continue
         cells = []
         for name in names:
-            first, *later = medians(case, CONTROLLERS[name], seeds, busy)
+            first, *later = medians(case, CONTROLLERS[name], seeds, busy, packets=packets)
             if not later:
                 cells.append("not done" if first[0] == float("inf") else f"{first[0]:.2f}, not done")
                 continue
@@ -345,6 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jitter", type=float, default=0.001, help="of `incast`, seconds within which all begin")
     parser.add_argument("--rounds", type=int, default=3, help="of `incast` and `outcast`")
+    parser.add_argument("--packets", action="store_true", help="of `single`: as over `udp`")
     parser.add_argument("--busy", help="of `single`: ms that both hosts run, and wait then: 4/8; CUBIC's are idle")
     parser.add_argument("--seeds", type=int, default=1, help="of `single` and `incast`: the median of so many runs")
     parser.add_argument("--share", default="even,off", help="of `incast`")
@@ -366,7 +380,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.busy is not None:
             runs, waits = (float(each) / 1e3 for each in chosen.busy.split("/"))
             busy = Busy(runs, waits)
-        print_single(chosen.controllers.split(","), chosen.only, chosen.seeds, busy)
+        print_single(chosen.controllers.split(","), chosen.only, chosen.seeds, busy, packets=chosen.packets)
     elif chosen.table == "incast":
         case = IncastCase(
             chosen.silos,

@@ -73,6 +73,7 @@ class XFlow:
         loss_share: float = 0.0,
         nic: Nic | None = None,
         busy: Busy | None = None,
+        packets: bool = False,
     ) -> None:
         """
         Args:
@@ -90,6 +91,7 @@ class XFlow:
             nic: the sender's card, where others share it.
             loss_share: of each payload that may be missing in the end.
             busy: how both hosts are; None: idle.
+            packets: as over `udp`: one way for all chunks, a report for so many bytes as well, and packets are counted.
         """
         self.missing: Ranges = ()
         self.outcome: Finished | Failed | None = None
@@ -127,7 +129,10 @@ class XFlow:
 
         self._sender = SimHost(clock, "receiver", settings, self._on_sender_event, turns(2))
         self._receiver = SimHost(clock, "sender", theirs, self._on_receiver_event, turns(3))
-        service = ChunkService(reliable, self_paced=False, queue_pairs=4, mtu_bytes=link.profile.mtu_bytes)
+        mtu_bytes, pairs = link.profile.mtu_bytes, 1 if packets else 4
+        service = ChunkService(
+            reliable, self_paced=False, queue_pairs=pairs, mtu_bytes=mtu_bytes, repairs_packets=packets
+        )
         near = BottleneckEndpoint(clock, link, service, self._half_trip, nic or Nic(nic_bps))
         # the other direction is a link of its own, where only trains go
         back = Bottleneck(clock, link.profile, random.Random(1))

@@ -1,4 +1,7 @@
-"""A train of datagrams tells the rate of a path, and whatever may befall it does no harm."""
+"""A train of datagrams tells the rate of a path, and whatever may befall it does no harm.
+
+More than 500 lines: all that a train may be, and how it is answered, is told by the same two halves.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.path_probe import (
     ANSWER_SECONDS,
     FAST_RATE,
+    JITTERED_PADDING_BYTES,
     LONG_PADDING_BYTES,
     MOST_TRAINS,
     MOST_UNANSWERED_TRAINS,
@@ -17,6 +21,7 @@ from fedrdma_fate.core.path_probe import (
     ProbedSide,
     ProbingSide,
     dispersion_rate,
+    fastest_rate,
     least_rate,
 )
 from fedrdma_fate.core.x.estimators import MOST_RATE
@@ -458,3 +463,105 @@ def test_a_peer_is_sent_each_train_once_and_no_more_than_so_many_on_a_path() -> 
     nothing = ProbingSide().on_wanted(1, 0)
     assert nothing is not None
     assert nothing.count == 1
+
+
+def held_up(spacing_ns: int = SPACING_NS, held_ns: int = 2_000_000, before: int = 32) -> tuple[tuple[int, int], ...]:
+    """A train that came evenly, but that all behind some of it was held up."""
+    return tuple((1, number * spacing_ns + (held_ns if number >= before else 0)) for number in range(TRAIN_DATAGRAMS))
+
+
+def test_the_fastest_half_of_a_train_tells_what_was_not_held_up_by_chance() -> None:
+    path = 4096 / (SPACING_NS * 1e-9)
+    assert dispersion_rate(held_up(), 4096) == pytest.approx(path * 0.072, rel=0.05)
+    assert fastest_rate(held_up(), 4096) == pytest.approx(path, rel=0.05)
+    assert fastest_rate(evenly(64), 4096) == pytest.approx(path, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([(1, 0)] * 64, id="no time passes"),
+        pytest.param([(1, -moment) for moment in range(64)], id="time runs backwards"),
+        pytest.param([(16, 0), (16, 0), (16, 9), (16, 20)], id="seen at three moments"),
+        pytest.param([(16, 0), (2, 1), (44, 2), (1, 9_000), (1, 9_900)], id="by whoever looks"),
+    ],
+)
+def test_no_half_of_a_train_is_fast_that_was_seen_at_few_moments(arrivals: list[tuple[int, int]]) -> None:
+    assert fastest_rate(arrivals, 4096) <= 4096 * 48 / 9e-6
+
+
+def test_a_train_that_was_held_up_counts_and_is_followed_at_once_by_one_that_takes_four_times_as_long() -> None:
+    probing = ProbingSide()
+    probing.start(0.0)
+    first = probing.on_answer(PathProbeAnswer(1, held_up(), 3_000_000), 0.023)
+    assert first is not None
+    assert first.rate == pytest.approx(dispersion_rate(held_up(), DATAGRAM_BYTES))
+    assert first.rtt_variation == pytest.approx(0.4 * 0.002, rel=0.05)
+    train = probing.on_timer(0.023)
+    assert train is not None
+    assert train.padding == JITTERED_PADDING_BYTES
+    found = probing.on_answer(PathProbeAnswer(2, held_up(4 * SPACING_NS, 100_000), 3_000_000), 0.05)
+    assert found is not None
+    assert found.rate == pytest.approx(4096 / (SPACING_NS * 1e-9), rel=0.25)
+    assert (found.rtt_variation, found.min_rtt) == (first.rtt_variation, pytest.approx(0.02))
+    assert found.loss is None
+    assert probing.timer() is None
+
+
+def test_the_longer_train_tells_no_less_than_the_first_one_did() -> None:
+    probing = ProbingSide()
+    probing.start(0.0)
+    first = probing.on_answer(PathProbeAnswer(1, held_up(), 3_000_000), 0.023)
+    probing.on_timer(0.023)
+    slower = probing.on_answer(PathProbeAnswer(2, held_up(200 * SPACING_NS, 0), 0), 0.1)
+    assert first is not None
+    assert slower is not None
+    assert slower.rate == first.rate
+
+
+def test_of_longer_trains_that_are_not_answered_there_are_no_more_than_of_others() -> None:
+    probing = ProbingSide()
+    probing.start(0.0)
+    assert probing.on_answer(PathProbeAnswer(1, held_up(), 3_000_000), 0.023) is not None
+    trains = 1
+    while (due := probing.timer()) is not None:
+        trains += probing.on_timer(due) is not None
+    assert trains == TRAINS
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        pytest.param(tuple(evenly(64)), id="evenly"),
+        pytest.param(held_up(held_ns=20_000), id="hardly held up"),
+        pytest.param(held_up(40 * SPACING_NS, 9_000_000), id="a slow path"),
+    ],
+)
+def test_a_train_that_was_hardly_held_up_or_of_a_slow_path_is_followed_by_none(
+    arrivals: tuple[tuple[int, int], ...],
+) -> None:
+    probing = ProbingSide()
+    probing.start(0.0)
+    found = probing.on_answer(PathProbeAnswer(1, arrivals, 0), 0.023)
+    assert found is not None
+    assert found.rtt_variation == 0.0
+    assert probing.timer() is None
+
+
+def test_a_peer_that_says_it_was_held_up_for_longer_than_a_round_trip_is_believed_that_much() -> None:
+    probing = ProbingSide()
+    probing.start(0.0)
+    found = probing.on_answer(PathProbeAnswer(1, held_up(held_ns=10**15), 0), 0.02)
+    assert found is not None
+    assert found.rtt_variation == pytest.approx(0.4 * 0.02)
+
+
+def test_who_has_seen_a_train_held_up_does_not_take_the_longer_one_for_a_slower_path() -> None:
+    probed = ProbedSide()
+    for _, moment in held_up():
+        probed.on_probe(probe(1), moment * 1e-9)
+    rate = probed.rate
+    for _, moment in held_up(4 * SPACING_NS, 0):
+        probed.on_probe(probe(2), 1 + moment * 1e-9)
+    assert probed.rate == rate == pytest.approx(dispersion_rate(held_up(), DATAGRAM_BYTES))

@@ -116,3 +116,20 @@ def test_a_single_short_round_trip_shows_that_there_is_no_queue_and_a_long_one_d
     feed(delay, 0.0, 1.0, evenly(0.001))
     assert delay.is_short(RTT)
     assert not delay.is_short(RTT + 0.004)
+
+
+def test_the_first_of_a_transfer_which_wait_for_none_in_front_of_them_are_no_measure_of_those_behind() -> None:
+    # where they keep their order, and a fast flow has some that are as late as can be under way all the time
+    delay = QueueDelay(RTT - 0.004, 0.0008, RTT + 0.004)
+    told = feed(delay, 0.0, 0.002, iter([-0.004]))
+    told += feed(delay, 0.002, 0.4, evenly(0.0008, queue=0.004))
+    assert share_queued(told) <= 0.01
+
+
+def test_a_path_that_is_longer_is_so_for_single_round_trips_and_for_means_of_them() -> None:
+    delay = QueueDelay(RTT, 0.0, 0.0)
+    feed(delay, 0.0, 1.0, evenly(0.001))
+    assert share_queued(feed(delay, 1.0, 0.5, evenly(0.001, queue=0.01, seed=2))) > 0.5
+    delay.reset(RTT + 0.009, RTT + 0.01, 1.5)
+    assert share_queued(feed(delay, 1.5, 0.5, evenly(0.001, queue=0.01, seed=3))) == 0.0
+    assert share_queued(feed(delay, 2.0, 0.5, evenly(0.001, queue=0.015, seed=4))) > 0.5

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from fedrdma_fate.core.x.queue_detection import (
     LEAST_DRAIN_SAMPLES,
     PERSISTENT_QUEUE_ROUNDS,
+    LongerPath,
     LongerPathCheck,
     Overload,
     StandingQueue,
@@ -69,11 +72,12 @@ def test_in_a_full_buffer_rounds_of_overload_are_counted_by_the_longer_round_tri
 def check(least: float, most: float, lost: float, samples: int = LEAST_DRAIN_SAMPLES) -> float | None:
     longer = LongerPathCheck()
     longer.note_rate(5.0)
-    longer.start(most, 1.0)
+    longer.start(most, 0.0, 1.0)
     for _ in range(samples):
-        longer.on_rtt(least)
+        longer.on_rtt(least, 0.5)
     assert longer.on_round(lost, 0.0, RTT, 0.9) is None, "what was sent since has not come back yet"
-    return longer.on_round(lost, 0.0, RTT, 1.0)
+    found = longer.on_round(lost, 0.0, RTT, 1.0)
+    return None if found is None else found.least
 
 
 def test_round_trips_that_no_drain_shortens_are_a_longer_path() -> None:
@@ -93,9 +97,45 @@ def test_round_trips_that_a_drain_shortens_or_a_lossy_round_are_a_queue(least: f
 def test_the_largest_rate_before_the_reductions_of_one_check_comes_back() -> None:
     longer = LongerPathCheck()
     longer.note_rate(5.0)
-    longer.start(RTT, 1.0)
+    longer.start(RTT, 0.0, 1.0)
     longer.note_rate(3.0)
     assert longer.rate_before == 5.0
     longer.on_round(0.0, 0.0, RTT, 1.0)
     longer.note_rate(3.0)
     assert longer.rate_before == 3.0
+
+
+def check_of_means(before: float, after: float, variation: float, *, lost: float = 0.0) -> LongerPath | None:
+    """Round trips of 25 ms that vary by some, and a drain of 20 ms, which has made the mean from the one the other."""
+    longer, late = LongerPathCheck(), itertools.cycle((0.002, -0.001, 0.001, -0.002, 0.0))
+    longer.start(before, 0.0, 0.045)
+    for report in range(23):
+        now = report * 0.002
+        # by and by, as a queue goes
+        mean = before + (after - before) * max(0.0, now - 0.025) / 0.02
+        longer.on_rtt(mean + next(late), now)
+    return longer.on_round(lost, 0.0, RTT, 0.045, variation)
+
+
+def test_round_trips_that_vary_by_chance_and_that_no_drain_shortens_on_the_average_are_a_longer_path() -> None:
+    found = check_of_means(0.025, 0.025, 0.001)
+    assert found is not None
+    assert found.least == pytest.approx(0.023)
+    assert found.mean == pytest.approx(0.025, abs=0.0005)
+
+
+@pytest.mark.parametrize(
+    ("after", "variation", "lost"),
+    [
+        # a quarter of the time that we drained, and half of that where half of the path is another's
+        pytest.param(0.02, 0.001, 0.0, id="all of it ours"),
+        pytest.param(0.0225, 0.001, 0.0, id="half of it"),
+        pytest.param(0.025, 0.001, 0.05, id="a buffer that is overrun"),
+        pytest.param(0.025, 0.002, 0.0, id="means of so few vary as much"),
+        pytest.param(0.025, 0.0, 0.0, id="round trips that are not known to vary by chance"),
+    ],
+)
+def test_of_round_trips_that_vary_by_chance_a_drain_that_shortens_them_or_that_nobody_can_tell_shows_a_queue(
+    after: float, variation: float, lost: float
+) -> None:
+    assert check_of_means(0.025, after, variation, lost=lost) is None

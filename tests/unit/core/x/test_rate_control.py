@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -96,6 +97,58 @@ def test_a_longer_path_is_not_taken_for_a_queue() -> None:
     assert control.min_rtt == 2 * RTT
     assert not control.competing
     assert control.rate >= 0.7 * RATE
+
+
+def vary(control: RateController, since: float, until: float, longer: float) -> None:
+    """Reports every 2 ms of round trips that vary by chance, and are longer by so much however we drain."""
+    late, now = itertools.cycle((0.0012, -0.0006, 0.0006, -0.0012, 0.0)), since
+    while now < until:
+        control.on_time(now)
+        control.on_sample(Sample(RTT + longer + next(late), min(control.rate, RATE), 10, 0, 4), now)
+        now += 0.002
+
+
+def test_where_round_trips_vary_by_chance_and_the_first_was_a_rare_one_those_behind_it_are_no_queue() -> None:
+    control = controller()
+    control.on_sample(Sample(RTT, RATE, 10, 0, 4), -0.002)
+    vary(control, 0.0, 2.0, 0.009)
+    assert control.min_rtt == pytest.approx(RTT + 0.0078)
+    assert control.bandwidth >= 0.95 * RATE
+    assert not control.competing
+
+
+@pytest.mark.parametrize("shared", [0.0, SHARED_SECONDS])
+def test_where_round_trips_vary_by_chance_a_queue_behind_shorter_means_is_one_whoever_keeps_it_up(
+    shared: float,
+) -> None:
+    control = controller(rtt_variation=0.0008, least_mean_rtt=RTT, shared_seconds=shared)
+    vary(control, 0.0, 0.5, 0.0)
+    vary(control, 0.5, 2.0, 0.009)
+    assert control.min_rtt < RTT
+    assert control.rate < 0.8 * RATE
+
+
+@pytest.mark.parametrize(("variation", "believed"), [(0.0008, RATE), (0.0, RATE / 4)])
+def test_where_round_trips_vary_by_chance_what_came_first_makes_the_rate_no_smaller(
+    variation: float, believed: float
+) -> None:
+    control = controller(rtt_variation=variation, least_mean_rtt=RTT if variation else 0.0)
+    for since_first in (0.0, 0.004):
+        control.on_time(RTT + since_first)
+        control.on_sample(Sample(RTT, RATE / 4, 10, 0, 4), RTT + since_first)
+    assert control.bandwidth == believed
+    # and when it has gone on for as long as a rate is taken of, it is what the path gives
+    control.on_sample(Sample(RTT, RATE / 2, 10, 0, 4), RTT + 0.01)
+    assert control.bandwidth == RATE / 2
+
+
+def test_a_rate_that_was_only_estimated_is_not_proved_before_anything_was_told() -> None:
+    control = RateController(PathState(RATE, RTT, None), proved=False)
+    for turn in range(100):
+        control.on_time(turn * 0.001)
+    assert not control.settled
+    play(control, 0.1, 0.2, RTT + 0.03)
+    assert control.settled
 
 
 @pytest.mark.parametrize(

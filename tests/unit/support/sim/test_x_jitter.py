@@ -20,15 +20,18 @@ MIB = 1 << 20
 RATE_BPS = 1e9
 
 
-def shares_of_the_possible(profile: BottleneckProfile, total: int, count: int) -> list[float]:
+def shares_of_the_possible(
+    profile: BottleneckProfile, total: int, count: int, *, jitter_seed: int = 2, packets: bool = False
+) -> list[float]:
     """Of a round trip and the payload at the link's rate: each of so many transfers over a path that was probed."""
     clock = VirtualClock()
     transfer = XFlow(
         clock,
-        Bottleneck(clock, profile, random.Random(1)),
+        Bottleneck(clock, profile, random.Random(1), jitter_seed=jitter_seed),
         ChunkPlan(total, FIRST_CHUNK_BYTES),
         probed=True,
         recut=True,
+        packets=packets,
     )
     clock.run(1.0)
     shares = []
@@ -53,6 +56,18 @@ def test_transfers_fill_a_path_whose_round_trips_vary(rtt: float, jitter: float)
 def test_transfers_fill_a_fast_path_whose_round_trips_vary() -> None:
     profile = BottleneckProfile(10e9, jitter=0.001, nic_bps=100e9)
     assert min(shares_of_the_possible(profile, 256 * MIB, 2)) >= 0.93
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packets", [False, True])
+@pytest.mark.parametrize("jitter_seed", [12, pytest.param(42, marks=pytest.mark.sweep)])
+def test_on_a_fast_path_neither_a_train_that_was_held_up_nor_the_first_answers_make_transfers_slow(
+    jitter_seed: int, packets: bool
+) -> None:
+    profile = BottleneckProfile(10e9, jitter=0.003, nic_bps=100e9)
+    first, later = shares_of_the_possible(profile, 256 * MIB, 2, jitter_seed=jitter_seed, packets=packets)
+    assert first >= 0.87
+    assert later >= 0.93
 
 
 @pytest.mark.slow
