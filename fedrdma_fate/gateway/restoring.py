@@ -212,6 +212,8 @@ class _Restoration:
         )
         context.journal.follow(message)
         if record.body is not None:
+            if record.file and self._find_first(record, message):
+                message.body = None
             return message
         if record.copy and context.copies is not None:
             message.copy = context.copies.find(record.copy, record.total_bytes)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrdma_fate.memory.owned_directory import sweep
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from tests.fault.test_gateway_restarted import LAYOUT, MEMORY, A, B, keeper_of, kill_keeper, push, state_of, waiting
 from tests.support.gateway_matrix import InNamespace
@@ -26,14 +27,19 @@ def test_all_that_was_confirmed_is_found_whole_and_once_by_the_next_gateway(tmp_
         start_gateways(LAYOUT, tmp_path, runner=InProcesses(), memory=memory, transport="shm", durable=True) as sites,
         sites["a"].client(mode="fedrdma-e") as a,
     ):
-        for name, body in LARGE.items():
-            push(a, name, body)
+        # those first, which the others then drive out of memory
         for name, body in SMALL.items():
             a.put_inline(name, "t", [B], "bytes", body)
+        eventually(lambda: waiting(sites["b"]) == len(SMALL), 60)
+        for name, body in LARGE.items():
+            push(a, name, body)
         eventually(lambda: waiting(sites["b"]) == len(LARGE) + len(SMALL), 60)
         eventually(lambda: sites["a"].pool("send")["slots"] == 0, 60)
+        assert sites["b"].status()["mailbox"]["spilled_messages"] >= len(SMALL)
         runner_of(sites).kill(sites["b"])
         kill_keeper(sites["b"])
+        # as does any gateway that starts with the same directory for spilled messages
+        eventually(lambda: len(sweep(sites["b"].home / "spill")) == 1)
         runner_of(sites).start(sites["b"])
         with sites["b"].client() as b:
             for name, body in {**LARGE, **SMALL}.items():

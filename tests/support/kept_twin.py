@@ -137,7 +137,7 @@ class KeptTwin(Twin):
             run.why_gone = "the test took it"
             kept.new_receive_region()
         run.give_up_what_is_gone()
-        run.state.began = Began(site, "boot", 1, 1, 2, 1, "/")
+        run.state.began = Began(site, "boot", 1, 1, 2, 1, "/", synced=old.config.durable)
         kept.memory, kept.appended, kept.kill_at = None, 0, 0
         if kept.file is not None:
             # of the run before, which is dead

@@ -149,7 +149,10 @@ class JournalState:
                 self._note_ended(origin, transfer)
                 self._change(origin, transfer, copy=file, pending=False)
             case Spilled(origin=origin, transfer=transfer, file=file):
-                self._change(origin, transfer, file=file, body=None)
+                self._change(origin, transfer, file=file)
+                if self.began is None or not self.began.synced:
+                    # else its record is what its peer was told is on disk, and the file is not synced
+                    self._change(origin, transfer, body=None)
             case Handed(origin=origin, transfer=transfer, client=client, lease=lease, asked=asked):
                 self._change(origin, transfer, handed=True, client=client, lease=lease, asked=asked)
             case Returned(origin=origin, transfer=transfer):
