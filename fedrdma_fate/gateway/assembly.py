@@ -137,6 +137,7 @@ def assemble(
     for peer in peers.values():
         peer.site_sums = peer.sending.site_sums = tasks.site_sums
     undo.callback(tasks.close)
+    context.mailbox.on_lost = lambda message, error: _tell_dropped(context, peers, message, error)
     context.mailbox.on_turned_away = lambda message: _turn_away(context, peers, message)
     context.mailbox.on_rejoined = functools.partial(on_rejoined, context, peers)
     context.mailbox.on_back = lambda late: _party_is_back(context, peers, late)

@@ -16,7 +16,7 @@ from typing import Protocol
 from fedrdma_fate.memory.owned_directory import OwnedDirectory
 from fedrdma_fate.memory.shared_slots import BorrowedSlot
 from fedrdma_fate.ports import Slot
-from fedrdma_fate.wire.errors import ErrorCode, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +39,23 @@ class Spilled:
         """A descriptor for reading; whoever asked closes it.
 
         Raises:
-            MemoryPoolError: SPILL_FAILED when there is none to be had.
+            GatewayError: MESSAGE_LOST when somebody has removed the file.
+            MemoryPoolError: SPILL_FAILED when there is none to be had just now.
         """
         try:
             return os.open(self.path.name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self.directory)
+        except FileNotFoundError as error:
+            raise GatewayError(
+                ErrorCode.MESSAGE_LOST,
+                f"the spilled message {self.path} was removed.",
+                "Run the job again, and leave what lies in memory.spill_directory to the gateway.",
+            ) from error
         except OSError as error:
+            is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
             raise MemoryPoolError(
                 ErrorCode.SPILL_FAILED,
                 f"cannot open the spilled message {self.path}: {error.strerror}.",
-                "Raise the gateway's limit of open files (`ulimit -n`).",
+                "Raise the gateway's limit of open files (`ulimit -n`)." if is_limit else "See to that disk.",
             ) from error
 
     def discard(self) -> None:

@@ -38,6 +38,7 @@ class Mailbox:
         tolerances: what may be missing of messages that are to be pulled.
         on_waiting: called with session and party when something begins to wait for them.
         on_wanted_whole: called with a message of which nothing was let be missing by who gets it, but by who sent it.
+        on_lost: called with a message that was here, and is not any more, and why.
         on_turned_away: called with a message that was dropped because its destination's tasks do not know its source.
         on_rejoined: called with session and party when that is in a session again that it had left.
         on_back: called with a message that was dropped because its party left, when that joins the session again.
@@ -55,6 +56,7 @@ class Mailbox:
         """
         self.budget = budget or Budget()
         self._complaints = complaints or Complaints()
+        self.on_lost: Callable[[Message, FedRDMAError], object] = lambda _message, _error: None
         self.on_turned_away: Callable[[Message], object] = lambda _message: None
         self.on_rejoined: Callable[[str, Party], object] = lambda _session, _party: None
         self.on_back: Callable[[LateMessage], object] = lambda _late: None

@@ -80,6 +80,7 @@ class Message:
         The descriptor belongs to whoever asked. Of what was borrowed it holds the lender's slot, too.
 
         Raises:
+            GatewayError: MESSAGE_LOST when somebody has removed its file.
             MemoryPoolError: SPILL_FAILED or REGION_UNAVAILABLE when there is no descriptor to be had.
         """
         if self.spilled is not None:

@@ -11,7 +11,7 @@ from fedrdma_fate.aggregate.jobs import Done, JobAnswer
 from fedrdma_fate.client.protocol import Place
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.gateway.messages.message import Message
-from fedrdma_fate.wire.errors import ErrorCode, GatewayError, MemoryPoolError
+from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
 from fedrdma_fate.wire.frames import MessageKey, MessageKind
 from fedrdma_fate.wire.site_sum import SITE_SUM_END_BYTES, SiteSum, decode_site_sum, site_sum_footer_bytes
 from fedrdma_fate.wire.summand import END_BYTES, NoSummandError, Summand, decode_footer, footer_bytes
@@ -47,7 +47,7 @@ def locate(message: Message) -> tuple[Place, int, int]:
     """
     try:
         return message.locate()
-    except MemoryPoolError as error:
+    except FedRDMAError as error:
         raise CannotAddError(str(error)) from error
 
 

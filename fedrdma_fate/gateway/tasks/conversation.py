@@ -51,7 +51,7 @@ from fedrdma_fate.gateway.messages.sessions import Engine, Pull
 from fedrdma_fate.gateway.messages.tolerances import Round
 from fedrdma_fate.gateway.peers.entitlement import not_in_session
 from fedrdma_fate.gateway.spilling import make_room
-from fedrdma_fate.gateway.tasks.given_back import forget, give_back, incomplete_error
+from fedrdma_fate.gateway.tasks.given_back import forget, give_back, give_back_or_lose, incomplete_error
 from fedrdma_fate.gateway.tasks.held_memory import lies_in
 from fedrdma_fate.gateway.tasks.ordered_sums import order_ahead
 from fedrdma_fate.gateway.tasks.pushing import LeasedPayload, checked_key
@@ -413,8 +413,8 @@ class TaskConversation:
             )
         try:
             place, descriptor, offset = message.locate()
-        except FedRDMAError:
-            give_back(self._context, message)
+        except FedRDMAError as error:
+            give_back_or_lose(self._context, message, error)
             raise
         task.receive(number, message, again)
         reply = GotSlot(message.kind, number, place, offset, message.total_bytes, message.missing)
