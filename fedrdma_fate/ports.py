@@ -343,6 +343,14 @@ class Endpoint(Protocol):
         ...
 
     @property
+    def moved_bytes(self) -> int:
+        """Of all that was posted, what the peer's host has taken, from data paths that see it; else 0 for ever.
+
+        It says whether a write moves that is not whole yet, and no more than that. Never raises.
+        """
+        ...
+
+    @property
     def chunk_service(self) -> ChunkService:
         """How `post_chunk` carries chunks; the same at both ends for as long as the data path lives.
 

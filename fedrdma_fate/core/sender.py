@@ -25,6 +25,7 @@ from fedrdma_fate.core.actions import (
 from fedrdma_fate.core.damage import can_tell, pack_digests
 from fedrdma_fate.core.digest import payload_digest
 from fedrdma_fate.core.held import Ranges, chunks_within, ranges_of
+from fedrdma_fate.core.idle_time import IdleTime
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout, sending_order
 from fedrdma_fate.wire.errors import ErrorCode
 from fedrdma_fate.wire.frames import Abort, ChunkDigests, Mode, Report
@@ -155,6 +156,7 @@ class Sender(SenderBase):
         self._fruitless_resends = 0
         self._next_work_request = 0
         self._last_progress = 0.0
+        self._idle = IdleTime(settings.idle_timeout)
 
     @property
     def arrived_bytes(self) -> int:
@@ -314,9 +316,17 @@ class Sender(SenderBase):
         if self._to_send and not self._in_flight and not self._is_written(self._to_send[0]):
             return None
         if self.state in (SenderState.SENDING, SenderState.AWAITING_DELIVERY):
-            timeout = self.settings.idle_timeout + self.in_flight_bytes / SLOWEST_BYTES_PER_SECOND
-            return self._last_progress + timeout
+            return self._idle.due(self._last_progress, self.in_flight_bytes, SLOWEST_BYTES_PER_SECOND)
         return None
+
+    @property
+    def fails_at(self) -> float | None:
+        """When it fails, as it looks now; None where it does not."""
+        return self.timer()
+
+    def on_moving(self, now: float) -> None:
+        """Bytes move on its way, though none of its writes is whole."""
+        self._idle.moved_at = now
 
     def on_timer(self, now: float) -> list[Action]:
         """Fail when nothing at all has moved for the idle time-out."""

@@ -102,6 +102,15 @@ class SendingMachine(Protocol):
         """Give up, and tell the peer."""
         ...
 
+    @property
+    def fails_at(self) -> float | None:
+        """When it fails as nothing arrives, unless bytes are seen to move (`on_moving`); None: nobody is to look."""
+        ...
+
+    def on_moving(self, now: float) -> None:
+        """Bytes move on its way, though nothing has arrived whole."""
+        ...
+
     def timer(self) -> float | None:
         """When to call `on_timer`, or None."""
         ...

@@ -460,11 +460,22 @@ class OutgoingTransfers:
                 active.tags_due = now + TAG_SECONDS
                 for tags in active.take_untold():
                     self._emit(FrameToSend(tags))
+            if (fails_at := active.sender.fails_at) is not None and now >= fails_at and self._moves(active):
+                active.sender.on_moving(now)
             self._carry_out(active, active.sender.on_timer(now), now)
             if active.outcome is not None and self._posted.any_of(active):
                 raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that moved no more do not complete.")
-        if any(now >= active.ended_at + self._settings.idle_timeout for active in self._lingering):
-            raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that has ended do not complete.")
+        for active in self._lingering:
+            if now < active.ended_at + self._settings.idle_timeout:
+                continue
+            if not self._moves(active):
+                raise TransportError(ErrorCode.LINK_LOST, "writes of a transfer that has ended do not complete.")
+            active.ended_at = now
+
+    def _moves(self, active: OutgoingTransfer) -> bool:
+        """Whether any byte has moved on the data path since this was last asked of this transfer, or since it began."""
+        before, active.moved_bytes = active.moved_bytes, 0 if self._endpoint is None else self._endpoint.moved_bytes
+        return active.moved_bytes != before
 
     @property
     def under_way(self) -> bool:
@@ -553,6 +564,7 @@ class OutgoingTransfers:
             held=outgoing.held_in(grant, sealed=self._ring is not None),
         )
         outgoing.so_far.tags = ()
+        active.moved_bytes = self._endpoint.moved_bytes
         self._active.add(active)
         if math.isfinite(self.memory.bound):
             self._share_out(now)
@@ -575,6 +587,7 @@ class OutgoingTransfers:
             # begun on this very path: the same grant once more
             return
         active.grant = grant
+        active.moved_bytes = 0 if self._endpoint is None else self._endpoint.moved_bytes
         active.begin_attempt(self._sealer, self._ring)
         if active.sender.state is SenderState.PAUSED:
             self._carry_out(active, active.sender.resume(now, same_slot=True), now)

@@ -61,6 +61,7 @@ class OutgoingTransfer:
         counted: of what has arrived, and was lost, how much is counted among what has of all transfers; bytes.
         held: what of it lies in the slot already.
         tags_due: when the peer is to be told tags, seconds; infinite: not before the data path is gone.
+        moved_bytes: of the data path, when that was last looked at because nothing had arrived.
     """
 
     outgoing: Outgoing
@@ -84,6 +85,7 @@ class OutgoingTransfer:
     counted: tuple[int, int] = (0, 0)
     held: Ranges = ()
     tags_due: float = math.inf
+    moved_bytes: int = 0
 
     @property
     def source(self) -> Payload | SealedSource:

@@ -51,6 +51,11 @@ class ReliableEndpoint:
         return False
 
     @property
+    def moved_bytes(self) -> int:
+        """Not seen, unless an endpoint says so."""
+        return 0
+
+    @property
     def readiness_shows_all(self) -> bool:
         """Not unless an endpoint says so."""
         return False

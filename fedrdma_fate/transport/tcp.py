@@ -253,6 +253,11 @@ class TcpEndpoint(ReliableEndpoint):
         return self._name
 
     @property
+    def moved_bytes(self) -> int:
+        """What the peer's kernel has acknowledged, by all streams, with all that goes around the writes."""
+        return sum(writer.moved_bytes for writer in self._writers)
+
+    @property
     def readiness_shows_all(self) -> bool:
         """A socket stays ready for as long as there is anything to read, or room for what waits; one that is closed, as
         all are once the link is lost, does not."""

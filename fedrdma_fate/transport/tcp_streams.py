@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
+import struct
+import termios
 
 from fedrdma_fate.core.digest import BLOCK_BYTES
 from fedrdma_fate.ports import Slot
@@ -243,7 +246,19 @@ class StreamWriter:
         self._room = memoryview(b"")
         self._record: list[memoryview] = []
         self._sent = 0
+        self._given_bytes = 0
         self._sendfile = zero_copy
+
+    @property
+    def moved_bytes(self) -> int:
+        """Of what the kernel was given, as much as its peer has; all of it where it does not say."""
+        waiting = bytearray(struct.calcsize("i"))
+        try:
+            # SIOCOUTQ of Linux (tcp(7))
+            fcntl.ioctl(self._connection, termios.TIOCOUTQ, waiting)
+        except (OSError, ValueError):
+            return self._given_bytes
+        return self._given_bytes - int(struct.unpack("i", waiting)[0])
 
     @property
     def wants_to_send(self) -> bool:
@@ -285,7 +300,9 @@ class StreamWriter:
         if not self._head:
             return True
         flags = socket.MSG_MORE if piece.sequence is not None else 0
-        self._head = self._head[self._connection.send(self._head, flags) :]
+        sent = self._connection.send(self._head, flags)
+        self._given_bytes += sent
+        self._head = self._head[sent:]
         return not self._head
 
     def _send_body(self, piece: Piece) -> bool:
@@ -293,7 +310,9 @@ class StreamWriter:
             return self._send_records(piece.sealed)
         if piece.source is None:
             return True
-        self._sent += self._send_some(piece.source)
+        sent = self._send_some(piece.source)
+        self._given_bytes += sent
+        self._sent += sent
         return self._sent >= piece.source.length
 
     def _send_records(self, sealed: SealedPiece) -> bool:
@@ -307,6 +326,7 @@ class StreamWriter:
                     return True
                 self._record = record
             sent = self._connection.sendmsg(self._record)
+            self._given_bytes += sent
             while self._record and sent >= len(self._record[0]):
                 sent -= len(self._record.pop(0))
             if self._record:

@@ -122,6 +122,8 @@ class MemoryEndpoint:
         self._held_back: list[Completion] = []
         self._opener: Opener | None = None
         self.closed = False
+        self.moved = 0
+        """Bytes that the peer's host has taken, as a test says."""
         self.stuck: set[int] = set()
         """Grants that cannot be closed to the peer."""
 
@@ -144,6 +146,11 @@ class MemoryEndpoint:
     def sealed_by_poster(self) -> bool:
         """As the wire says."""
         return self._wire.sealed_by_poster
+
+    @property
+    def moved_bytes(self) -> int:
+        """As the test says."""
+        return self.moved
 
     @property
     def readiness_shows_all(self) -> bool:

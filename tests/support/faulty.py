@@ -192,6 +192,11 @@ class FaultyEndpoint:
         return self._inner.sealed_by_poster
 
     @property
+    def moved_bytes(self) -> int:
+        """The inner one's."""
+        return self._inner.moved_bytes
+
+    @property
     def readiness_shows_all(self) -> bool:
         """What is held back here is shown by a descriptor that is always ready."""
         return self._inner.readiness_shows_all

@@ -82,6 +82,11 @@ class FreeDevice:
         return False
 
     @property
+    def moved_bytes(self) -> int:
+        """Nothing takes time."""
+        return 0
+
+    @property
     def readiness_shows_all(self) -> bool:
         """It has no descriptor."""
         return False

@@ -23,6 +23,7 @@ from fedrdma_fate.core.actions import (
 )
 from fedrdma_fate.core.damage import can_tell, pack_digests
 from fedrdma_fate.core.held import Ranges, chunks_within, ranges_of
+from fedrdma_fate.core.idle_time import IdleTime
 from fedrdma_fate.core.path import Sample
 from fedrdma_fate.core.plan import Chunk, ChunkPlan, SlotLayout
 from fedrdma_fate.core.sender import SenderBase, SenderState
@@ -198,6 +199,7 @@ class XSender(SenderBase):
         self.told_digests = False
         self._packets = max(1, -(-plan.chunk_bytes // settings.mtu_bytes))
         self._arrivals = ArrivalMap(plan.count)
+        self._idle = IdleTime(settings.idle_timeout)
         self._in_flight = InFlight(settings.queue_pairs, FlightRecorder() if control.needs_rate_samples else None)
         first_burst = FIRST_BURST_BYTES if control.known else TRAIN_BYTES
         self._pacer = Pacer(first_burst if settings.first_burst_bytes is None else settings.first_burst_bytes)
@@ -424,7 +426,17 @@ class XSender(SenderBase):
     @property
     def _fails_at(self) -> float:
         """Compared with the time as it is: a difference may be rounded down, and the timer be due for ever."""
-        return self._timeout.last_progress + self.settings.idle_timeout
+        return self._idle.due(self._timeout.last_progress, self._in_flight.bytes_in_flight)
+
+    @property
+    def fails_at(self) -> float | None:
+        """When it fails, where whether its bytes move is to be looked at then; None on paths that may lose them."""
+        is_waiting = self.state is SenderState.SENDING and not self._awaits_owner
+        return self._fails_at if is_waiting and self.settings.reliable else None
+
+    def on_moving(self, now: float) -> None:
+        """Bytes move on its way, though no chunk is whole."""
+        self._idle.moved_at = now
 
     def timer(self) -> float | None:
         """When to call `on_timer`."""

@@ -145,6 +145,11 @@ class UdpEndpoint:
         return True
 
     @property
+    def moved_bytes(self) -> int:
+        """By the streams: what chunks do, their receiver tells."""
+        return self._streams.moved_bytes
+
+    @property
     def readiness_shows_all(self) -> bool:
         """What waits for its time, or for room, is in no socket."""
         return False

@@ -92,6 +92,11 @@ class VerbsEndpoint:
         return True
 
     @property
+    def moved_bytes(self) -> int:
+        """The device tells of whole writes alone."""
+        return 0
+
+    @property
     def readiness_shows_all(self) -> bool:
         """Completions are told of once, by an event for all that have come by then."""
         return False

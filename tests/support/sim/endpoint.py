@@ -121,6 +121,11 @@ class SimEndpoint:
         self.withdraw(grant)
 
     @property
+    def moved_bytes(self) -> int:
+        """Not seen."""
+        return 0
+
+    @property
     def readiness_shows_all(self) -> bool:
         """It has no descriptors."""
         return False

@@ -13,6 +13,7 @@ from fedrdma_fate.transport import tcp
 from fedrdma_fate.transport.tcp import TcpEndpoint, TcpSettings
 from fedrdma_fate.transport.tcp_streams import StreamReader
 from fedrdma_fate.wire.errors import ErrorCode, TransportError
+from tests.support.endpoints import HeapRegion
 
 
 @pytest.fixture
@@ -71,3 +72,30 @@ def test_once_the_link_is_lost_readiness_shows_nothing_and_who_asks_is_told() ->
         endpoint.progress()
     for each in there:
         each.close()
+
+
+def test_what_the_peer_s_host_has_taken_of_a_write_is_seen_before_the_write_is_whole() -> None:
+    here, there = streams()
+    # so that the kernel does not take all of it
+    sending = TcpEndpoint(here, TcpSettings(buffer_bytes=64 * 1024))
+    receiving = TcpEndpoint(there, TcpSettings(buffer_bytes=64 * 1024))
+    region = HeapRegion(8 << 20)
+    target = receiving.expose(1, HeapRegion(8 << 20).slot())
+    assert sending.moved_bytes == 0
+    sending.post_write(1, region.slot(), target, 0)
+    seen = []
+    for _ in range(20):
+        receiving.progress()
+        assert not sending.progress()
+        seen.append(sending.moved_bytes)
+    assert seen == sorted(seen)
+    assert 0 < seen[0] < seen[-1] < region.length
+    # nobody reads any more
+    for _ in range(20):
+        sending.progress()
+    full = sending.moved_bytes
+    sending.progress()
+    assert sending.moved_bytes == full
+    sending.close()
+    receiving.close()
+    assert sending.moved_bytes == 0
