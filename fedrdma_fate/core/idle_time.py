@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 SLOWEST_MOVING_BYTES_PER_SECOND = 1000
-"""Of bytes under way that still move, the slowest that are waited for: GPRS is ten times as fast. A bound has to be, for
+"""Of bytes under way that still move, the slowest that are waited for: GPRS is ten times as fast. A bound has to be:
 what moves may be other transfers', and this one's may be lost at a peer that tells nothing."""
 
 
