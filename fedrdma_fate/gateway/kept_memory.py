@@ -14,6 +14,7 @@ from fedrdma_fate.gateway.journal.earlier_run import EarlierRun, StateDirectory,
 from fedrdma_fate.gateway.journal.journal import Journal
 from fedrdma_fate.gateway.journal_records import Began
 from fedrdma_fate.memory.keeper import Keeper
+from fedrdma_fate.memory.owned_directory import sweep
 from fedrdma_fate.memory.payload_copies import PayloadCopies
 from fedrdma_fate.memory.region import SharedRegion
 from fedrdma_fate.memory.region_directory import RECEIVE_REGION, SEND_REGION, RegionDirectory
@@ -56,6 +57,7 @@ class KeptMemory:
         self._directory = directory
         self._keeper: Keeper | None = None
         self._spill: SpillStore | None = None
+        self._has_to_sweep = False
         self._journal = Journal()
 
     @classmethod
@@ -147,6 +149,8 @@ class KeptMemory:
         if earlier.keeper is not None:
             earlier.keeper.end()
             earlier.keeper = None
+            # it held the lock of what that run had spilled, which nobody can have any more
+            self._has_to_sweep = earlier.spill is None
         earlier.state.sessions.record = self._journal.write
         return spill, self._journal
 
@@ -157,6 +161,9 @@ class KeptMemory:
             await asyncio.sleep(KEEPER_LOOK_SECONDS)
             if self._held is None:
                 return
+            if self._has_to_sweep:
+                self._has_to_sweep = False
+                await asyncio.to_thread(sweep, self._config.memory.spill_directory)
             if self._keeper is not None and self._keeper.is_there:
                 pause = max(KEEPER_LOOK_SECONDS, pause - KEEPER_LOOK_SECONDS)
                 continue
