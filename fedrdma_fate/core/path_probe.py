@@ -282,7 +282,8 @@ class ProbingSide:
         rate, least = dispersion_rate(answer.arrivals, length), least_rate(answer.arrivals, length)
         if not padding and max(rate or 0.0, least) > FAST_RATE:
             if not self._padding:
-                self._padding, self._due = LONG_PADDING_BYTES, now
+                # what is so fast is no slow path, whatever the longer one tells
+                self._padding, self._due, self._awaited_until = LONG_PADDING_BYTES, now, now
         elif rate is not None or (padding and least > FAST_RATE):
             self._due = None
             believed = _believed(min(rate or least, MOST_RATE), sum(count for count, _ in answer.arrivals))

@@ -112,6 +112,7 @@ class OutgoingTransfers:
         self._credits = Credits()
         self._copies = GrantDeduplicator()
         self._waiting: dict[int, Outgoing] = {}
+        self._granted: dict[int, Grant] = {}
         self._active = ActiveTransfers()
         self._lingering: list[OutgoingTransfer] = []
         self._posted = PostedWrites()
@@ -181,6 +182,8 @@ class OutgoingTransfers:
     def path_lost(self) -> None:
         """Pause everything. To be called when the transport reads no slot any more."""
         self._endpoint = self._sealer = self._ring = None
+        # both ends know that it was of that path
+        self._granted.clear()
         self._requests.path_lost()
         self._stalled.clear()
         self._posted.clear()
@@ -213,10 +216,9 @@ class OutgoingTransfers:
 
     def on_path_told(self, now: float) -> None:
         """What was waited for is known of the path, or is waited for no longer."""
-        if self._endpoint is not None:
-            for outgoing in list(self._waiting.values()):
-                if not self._requests.has_asked(outgoing.transfer):
-                    self._seek_grant(outgoing, now)
+        granted, self._granted = self._granted, {}
+        for transfer, grant in granted.items():
+            self._take_grant_of(transfer, grant, now)
 
     # -- from the peer --------------------------------------------------------------------------------------------
 
@@ -253,10 +255,20 @@ class OutgoingTransfers:
             else:
                 self._complain("too many grants", "gave a grant back that is one too many")
                 self._give_back(grant.grant)
-        elif grant.transfer in self._waiting:
-            self._begin(self._waiting.pop(grant.transfer), grant, now)
         else:
+            self._take_grant_of(grant.transfer, grant, now)
+
+    def _take_grant_of(self, transfer: int, grant: Grant, now: float) -> None:
+        """A slot that was granted for this transfer, which may have ended since."""
+        outgoing = self._waiting.get(transfer)
+        if outgoing is None:
             self._give_back(grant.grant)
+        elif self._is_kept_back(outgoing):
+            self._requests.answered(transfer)
+            self._granted[transfer] = grant
+        else:
+            del self._waiting[transfer]
+            self._begin(outgoing, grant, now)
 
     def on_share(self, share: Share, now: float) -> None:
         """The peer says what it lets through of all transfers together."""
@@ -494,16 +506,13 @@ class OutgoingTransfers:
         return self.memory.awaits_train and outgoing.recut and uses_chunk_immediates(outgoing.mode)
 
     def _seek_grant(self, outgoing: Outgoing, now: float) -> None:
-        if self._is_kept_back(outgoing):
-            return
         needed = self._needed(outgoing)
         # where some of it has arrived, the peer may have kept that slot: to ask for it costs less than to begin anew
         knows_how = self._settings.continues() if self._ring is None else self._settings.continues_sealed
         goes_on = outgoing.so_far.is_some and knows_how
         grant = None if goes_on else self._credits.take(needed)
         if grant is not None:
-            del self._waiting[outgoing.transfer]
-            self._begin(outgoing, grant, now)
+            self._take_grant_of(outgoing.transfer, grant, now)
         else:
             for outgrown in () if goes_on else self._credits.take_outgrown():
                 # ahead of the request, by the same ways: its room is what is asked for
@@ -538,12 +547,11 @@ class OutgoingTransfers:
 
     def _use_credits(self, now: float) -> None:
         for transfer, outgoing in list(self._waiting.items()):
-            if self._is_kept_back(outgoing) or (self._requests.has_asked(transfer) and outgoing.so_far.is_some):
+            if transfer in self._granted or (self._requests.has_asked(transfer) and outgoing.so_far.is_some):
                 continue
             grant = self._credits.take(self._needed(outgoing))
             if grant is not None:
-                del self._waiting[transfer]
-                self._begin(outgoing, grant, now)
+                self._take_grant_of(transfer, grant, now)
 
     def _give_back(self, grant: int) -> None:
         self._emit(FrameToSend(GrantReturn(self._settings.transport, grant)))

@@ -181,7 +181,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "by the send region, and MOST_LARGE for each peer: each has a slot of it, perhaps one of several": {
         "gateway/peers/lending.py:Lending": "_loans",
         "gateway/peers/probe_transfers.py:ProbeTransfers": "_transfers",
-        "engine/outgoing.py:OutgoingTransfers": "_damaged _restarted _waiting _given_up _lingering",
+        "engine/outgoing.py:OutgoingTransfers": "_damaged _restarted _waiting _granted _given_up _lingering",
         "engine/outgoing_transfer.py:ActiveTransfers": "_tagged",
         "engine/stalled.py:StalledTransfers": "_waiting",
         "gateway/tasks/task.py:Task": "sending",

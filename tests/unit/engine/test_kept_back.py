@@ -11,6 +11,8 @@ import pytest
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService
+from fedrdma_fate.wire.errors import ErrorCode
+from fedrdma_fate.wire.frames import GrantReturn
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import SETTINGS, Pair, outgoing
 
@@ -51,11 +53,20 @@ def test_a_transfer_begins_when_the_train_has_told_and_is_cut_for_that(pair: Pai
         pair.grant(HeapRegion(2 * len(BODY)).slot())
     pair.run()
     assert not chunk_bytes(pair)
-    assert not pair.receiving.wanted
+    assert len(pair.outgoing._granted) == 1, "it has asked, and is granted a slot meanwhile"
     pair.outgoing.memory.learn(SLOW, "probed")
     told(pair)
     pair.run()
     assert chunk_bytes(pair) == [LOSSY.mtu_bytes], "one packet, for the path is slow"
+
+
+def test_one_that_is_given_up_meanwhile_gives_its_slot_back(pair: Pair) -> None:
+    pair.outgoing.submit(message(), pair.now)
+    pair.run()
+    pair.outgoing.cancel(1, ErrorCode.IDLE_TIMEOUT, "no more", pair.now)
+    told(pair)
+    assert [frame.grant for frame in pair.sending.take(GrantReturn)] == [1]
+    assert not pair.outgoing.under_way
 
 
 def test_where_nothing_is_told_it_begins_all_the_same(pair: Pair) -> None:
