@@ -32,6 +32,7 @@ class BottleneckProfile:
         reorders: with jitter, packets overtake each other; else they wait for those in front of them.
         buffer_bytes: what the queue holds.
         loss: probability that a packet is lost at random.
+        loses_in_front: whether that never comes to the link, as in the testbed; else it has passed it.
         nic_bps: rate at which a sender's NIC puts bytes on the wire.
         mtu_bytes: payload of a packet.
         bursts: packets lost in a row, besides those lost at random.
@@ -54,6 +55,7 @@ class BottleneckProfile:
     line: FullLine | None = None
     burst_bytes: float = 0.0
     drops_whole_packets: bool = False
+    loses_in_front: bool = False
 
 
 class Nic:
@@ -128,6 +130,10 @@ class Bottleneck:
         nic.free_at = max(self._clock.now, nic.free_at) + wire * 8 / nic_bps
         spoilt = profile.loss > 0 and self._chance.random() < 1 - (1 - profile.loss) ** packets
         span = wire * 8 / nic_bps
+        if spoilt and profile.loses_in_front:
+            # one for certain, and of the others as many as chance has it
+            others = sum(self._chance.random() < profile.loss for _ in range(packets - 1))
+            wire = wire * (packets - 1 - others) // packets
         if profile.bursts is not None:
             spoilt = profile.bursts.loses_any(packets) or spoilt
         comes = self._before.jittered(nic.free_at, packets, span)

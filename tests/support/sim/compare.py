@@ -372,7 +372,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--order", default="even,one by one,off", help="of `outcast`")
     parser.add_argument("--card", type=float, default=10.0, help="of `outcast`, as a multiple of the link's rate")
     parser.add_argument("--access", type=float, help="of `outcast`: each silo's own link, as such a multiple")
-    parser.add_argument("--mtu", type=int, default=4096, help="of `outcast`, bytes of payload in a packet")
+    parser.add_argument("--mtu", type=int, default=4096, help="of `incast` and `outcast`, bytes of payload in a packet")
+    parser.add_argument(
+        "--in-front", action="store_true", help="what is lost at random never comes to the link, as in the testbed"
+    )
     parser.add_argument("--jobs", action="store_true", help="of `sharing`: transfers with pauses in between")
     chosen = parser.parse_args(arguments)
     if chosen.table == "single":
@@ -393,6 +396,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.configured,
             chosen.repairs,
             chosen.tolerance,
+            chosen.mtu,
+            chosen.in_front,
         )
         if chosen.slowest:
             print_slowest(case, chosen.share.split(",")[0], chosen.rounds)

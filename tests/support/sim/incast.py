@@ -81,6 +81,8 @@ class Case:
         configured: what `receive.rate` would say, as a multiple of the link's rate; None: nothing.
         repairs: whether there may be repair chunks, with room for them from the beginning.
         loss_share: of each payload that may be missing in the end.
+        mtu_bytes: payload of a packet.
+        loses_in_front: whether packets are lost before they come to the link.
     """
 
     silos: int
@@ -93,12 +95,20 @@ class Case:
     configured: float | None = None
     repairs: bool = False
     loss_share: float = 0.0
+    mtu_bytes: int = 4096
+    loses_in_front: bool = False
 
     def make(self, share: ShareMode, seed: int) -> tuple[VirtualClock, Incast]:
         """The senders, whose data paths are up."""
         clock = VirtualClock()
         profile = BottleneckProfile(
-            self.rate_bps, self.rtt, buffer_bytes=self.buffer_bytes, loss=self.loss, nic_bps=10 * self.rate_bps
+            self.rate_bps,
+            self.rtt,
+            buffer_bytes=self.buffer_bytes,
+            loss=self.loss,
+            nic_bps=10 * self.rate_bps,
+            mtu_bytes=self.mtu_bytes,
+            loses_in_front=self.loses_in_front,
         )
         link = Bottleneck(clock, profile, random.Random(seed))
         configured = None if self.configured is None else self.configured * self.rate_bps / 8
