@@ -53,7 +53,7 @@ class ForeignFlow:
 
     def __init__(self) -> None:
         self.part = 0.0
-        self._usual = 0.0
+        self._usual = self._usual_of_all = 0.0
         self._learnt = 0
         self._recent: deque[float] = deque(maxlen=SIGN_WINDOWS)
         self._lost_before = 0.0
@@ -61,24 +61,29 @@ class ForeignFlow:
         self._lost_since = 0.0
         self._quiet_seconds = 0.0
 
-    def on_window(self, lost: float, chunks: float, seconds: float) -> None:
+    def on_window(self, lost: float, chunks: float, seconds: float, all_lost: float) -> None:
         """A window is over in which nobody was let send more than before.
 
         Args:
             lost: share of what was sent, of all senders but the one that lost most: who loses alone loses on a way
                 of its own.
+            all_lost: the same of all senders.
             chunks: that all have sent, of which chance takes more or less than usual.
             seconds: how long it was.
         """
         if self.part:
             self._watch(lost, seconds)
             return
-        chance = CHANCE_DEVIATIONS * math.sqrt(self._usual * (1 - self._usual) / max(chunks, 1.0))
-        is_sign = self._learnt >= LEARNT_WINDOWS and lost > self._usual + max(chance, SIGN_LOSS)
+        # of few chunks the one that lost most has often lost all that was
+        usual = max(self._usual, self._usual_of_all)
+        chance = CHANCE_DEVIATIONS * math.sqrt(usual * (1 - usual) / max(chunks, 1.0))
+        is_sign = self._learnt >= LEARNT_WINDOWS and lost > usual + max(chance, SIGN_LOSS)
         self._recent.append(lost if is_sign else 0.0)
         if not is_sign:
             self._learnt = min(self._learnt + 1, LEARNT_WINDOWS)
-            self._usual += (lost - self._usual) * max(LEARNT_GAIN, 1 / self._learnt)
+            gain = max(LEARNT_GAIN, 1 / self._learnt)
+            self._usual += (lost - self._usual) * gain
+            self._usual_of_all += (all_lost - self._usual_of_all) * gain
         signs = [each for each in self._recent if each]
         if len(signs) >= SIGNS:
             self.part, self._quiet_seconds = 1.0, 0.0
@@ -96,7 +101,8 @@ class ForeignFlow:
         self._lost_since += lost - self._usual
         if self._windows == JUDGED_WINDOWS and self._lost_since >= STILL_LOST_SHARE * self._lost_before * self._windows:
             self.part = 0.0
-            self._usual += self._lost_since / self._windows
+            more = self._lost_since / self._windows
+            self._usual, self._usual_of_all = self._usual + more, self._usual_of_all + more
             return
         if lost > self._usual:
             self._quiet_seconds = 0.0

@@ -19,14 +19,27 @@ from typing import Literal
 
 from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
 from fedrdma_fate.core.shares.foreign_flow import ForeignFlow
-from fedrdma_fate.core.shares.window import Window
+from fedrdma_fate.core.shares.trials import (
+    CAREFUL_GAINS,
+    FIRST_GAIN,
+    LOWER_GAIN,
+    MUCH_LOWER_GAIN,
+    STEADY_SHARE,
+    SUCCESS_SHARE,
+    TRIAL_WINDOWS,
+    Usual,
+    carried_before,
+    carried_in,
+    chance_of_longest,
+    kept_share,
+    windows_held,
+    windows_shown,
+)
+from fedrdma_fate.core.shares.window import ALIKE, Window
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 
 PACED_SHARE = 0.98
 """Of the link is shared out: with the whole of it, a queue would never drain. A single flow keeps to 0.99."""
-
-FIRST_GAIN = 1.05
-"""Of the first trial, 1.03 of the link: in two round trips of 20 ms at 1 Gbit/s it queues 150 kB."""
 
 MOST_GAIN = 2.0
 """Of one that follows others that succeeded: what slow start does in a round trip (RFC 5681)."""
@@ -44,18 +57,6 @@ WANTED_GAIN = 1.1
 """The same of trains that were wanted of all, and have come on one clock: that tells it in two ways, of which the
 slower counts."""
 
-LOWER_GAIN = 0.95
-"""Of a trial downwards."""
-
-MUCH_LOWER_GAIN = 0.85
-"""The same where chance takes so much that the longest would not show what that does."""
-
-SUCCESS_SHARE = 0.7
-"""Of what a trial tries for has to arrive besides: where the link was full, two fifths of the first do."""
-
-STEADY_SHARE = 0.985
-"""Of what is let through arrives where the link carries all of it: two arrivals of a window are early or late."""
-
 HOLD_WINDOWS = 4
 """Between two trials: UniFL, section 3.2.2."""
 
@@ -66,21 +67,6 @@ it may seem to succeed. Who sends for longer has more to gain than that."""
 
 HELD_BYTES = TRAIN_DATAGRAMS * DATAGRAM_BYTES
 """What a buffer is taken to hold as long as trains have not shown that it holds more: one of them."""
-
-TRIAL_WINDOWS = 2
-"""So long what is let through for a trial comes: until all know that it is over."""
-
-LONGEST_TRIAL = 8
-"""Windows at most of one where chunks are lost at random: of 120 in a window of which a twentieth is lost, one loses
-2 % more or less than the next by chance, and a trial of 1.05 shows 1.4 %. A mean of eight varies by a third of that."""
-
-CAREFUL_GAINS = (1.2, 1.1)
-"""Tried there in place of the first where half of what a buffer holds is more than that lets through: each shows more,
-in fewer windows. A slow link that trains have told a tenth too low takes a second to find by steps of a twentieth."""
-
-TRIAL_DEVIATIONS = 2
-"""As many standard deviations of what chance takes are to be less than what a trial has to show: one in forty is more
-(normal distribution)."""
 
 MOST_HOLD_WINDOWS = 64
 """After each trial that finds nothing it is twice as long, up to this: at 10 Gbit/s one overruns a buffer of 0.5 MB."""
@@ -115,18 +101,6 @@ LOWERED_AT_MOST = 8
 
 LOSS_GAIN = 0.25
 """Weight of a window in the usual loss, as of a round for a single flow (`EWMA_GAIN`)."""
-
-USUAL_WINDOWS = 16
-"""As many windows in which as much was let through make up what usually comes of that. Beside one alone, of which
-chance had taken more than usual, a trial succeeded on a full link, and the next overran the buffer: at 0.2 % of lost
-packets."""
-
-VARIES_FACTOR = 2
-"""A window that differs from the others by so many times the mean difference shows something: by chance one in nine
-does (normal distribution)."""
-
-VARIES_GAIN = 1 / 8
-"""Weight of a window in how much they vary: with a larger one, some that are alike by chance would make a trial."""
 
 DOUBTED_WINDOWS = 4
 """So many after a raise, what overruns the buffer is that raise: its loss is told a round trip later or two, and the
@@ -169,14 +143,13 @@ class LinkRate:
         self._trial_length = 1
         self._chance = 0.0
         self._before_trial: Window | None = None
-        self._usual: Window | None = None
-        self._usual_windows = 0
-        self._varies = self._free_varies = 0.0
+        self._usual = Usual()
         self._doubted_windows = 0
         self._retreats: tuple[float, ...] = ()
         self._usual_loss = 0.0
         self._is_careful = False
         self._less_found_nothing = False
+        self._random_loss = 0.0
         self._is_by_free = False
         self._joint_rate = 0.0
         self._disbelieved = 0
@@ -242,7 +215,7 @@ class LinkRate:
         self._undisturbed += 1
         if not self._least_hold and self.gain == 1 and not self._retreats:
             # what is sent and lost may go over many ways, and over none that all share
-            self.foreign.on_window(window.others_lost_share, window.chunks, window.seconds)
+            self.foreign.on_window(window.others_lost_share, window.chunks, window.seconds, window.lost_share)
         if self._lowered is not None and window.is_less_than(self._lowered[1]):
             rate, lowered = self._lowered
             self._lowered = None
@@ -261,18 +234,19 @@ class LinkRate:
         self._disbelieved = 0
         if self.foreign.part:
             # somebody takes what we leave, and leaves what we take: trials would show that alone
-            self.gain, self._before, self._usual = 1.0, None, None
+            self.gain, self._before = 1.0, None
+            self._usual.forget()
             self._trial_windows = 0
             self._doubt_less()
             return
-        usual = self._usual
-        self._note_usual(window)
+        usual = self._usual.window
+        self._usual.note(window)
         if self.gain != 1:
             self._on_trial_window(window, usual, before)
         else:
             self._doubt_less()
             self._usual_loss += (window.lost_share - self._usual_loss) * LOSS_GAIN
-            is_known = self._usual_windows >= self._length_of_trial(self._next_gain, window)
+            is_known = self._usual.windows >= self._length_of_trial(self._next_gain, window)
             if before is not None and window.is_like(before) and is_known:
                 self._begin_trial(window)
 
@@ -284,8 +258,7 @@ class LinkRate:
         if self._trial_windows < self._trial_length:
             return
         if self._trial_length > 1:
-            # `_note_usual` has made the mean
-            window, before = self._usual or window, self._before_trial
+            window, before = self._usual.window or window, self._before_trial
         if self.gain > 1:
             self._judge_raise(window, self._before_trial)
         else:
@@ -294,15 +267,14 @@ class LinkRate:
 
     def _length_of_trial(self, gain: float, window: Window) -> int:
         """So many windows that chance does not decide, as far as a buffer holds what they let through."""
-        shown = 1 - _kept_share(gain if gain > 1 else 2 - gain)
-        wanted = min(math.ceil((TRIAL_DEVIATIONS * self._chance_in(window) / shown) ** 2), LONGEST_TRIAL)
+        wanted = windows_shown(gain, self._chance_in(window))
         if gain > 1 and wanted > 1:
-            wanted = min(wanted, int(self._held_bytes / self._too_much(gain, window.seconds)) + 1 - TRIAL_WINDOWS)
-        return max(wanted, 1)
+            wanted = min(wanted, windows_held(self._held_bytes, self._too_much(gain, window.seconds)))
+        return wanted
 
     def _chance_in(self, window: Window) -> float:
         """By how much more or less chance takes in a window."""
-        return window.chance(self._usual_loss if self._usual is None else self._usual.lost_share)
+        return window.chance(self._usual_loss if self._usual.window is None else self._usual.window.lost_share)
 
     def _too_much(self, gain: float, seconds: float) -> float:
         """Bytes that such a trial lets through too much in so long, of a link that is full."""
@@ -321,23 +293,11 @@ class LinkRate:
         """Whether trains to all at once have shown that it carries so much, or all that the ways take."""
         return self._joint_rate > min(rate, CARRIES_ALL_SHARE * self.reach)
 
-    def _note_usual(self, window: Window) -> None:
-        """What comes where as much is let through."""
-        if self._usual is None or not window.is_like(self._usual):
-            self._usual, self._usual_windows = window, 1
-            return
-        varies = abs(window.queued_share - self._usual.queued_share)
-        self._varies += (varies - self._varies) * VARIES_GAIN
-        free_varies = abs(window.free_missing_share - self._usual.free_missing_share)
-        self._free_varies += (free_varies - self._free_varies) * VARIES_GAIN
-        self._usual_windows = min(self._usual_windows + 1, USUAL_WINDOWS)
-        self._usual = self._usual.towards(window, 1 / self._usual_windows)
-
     def is_overrun(self, window: Window) -> bool:
         """Whether the buffer is overrun: then who gets little through cannot be told from who sends little."""
         usual = self._usual_loss
-        if self._usual is not None and self._usual_windows >= HOLD_WINDOWS:
-            usual = max(usual, self._usual.lost_share)
+        if self._usual.window is not None and self._usual.windows >= HOLD_WINDOWS:
+            usual = max(usual, self._usual.window.lost_share)
         too_much = usual + max(OVERLOAD_LOSS, window.rare(usual))
         is_lossy = window.lost_share > too_much and window.common_loss > COMMON_LOSS
         return is_lossy and window.arrived < OVERLOAD_SHARE * window.allowed
@@ -346,32 +306,42 @@ class LinkRate:
         """Somebody has begun or ended: a trial under way shows nothing any more."""
         self.gain = 1.0
         self._trial_windows = self._undisturbed = 0
-        self._before = self._usual = None
+        self._before = None
+        self._usual.forget()
         self._hold = max(self._hold, self._least_hold)
 
     def _begin_trial(self, window: Window) -> None:
         self._hold -= 1
         if self._hold >= 0:
             return
-        if self._variation > 1 - _kept_share(FIRST_GAIN):
+        if self._variation > 1 - kept_share(FIRST_GAIN):
             self._try_by_free(window)
             return
+        chance = self._chance_in(window)
+        window = self._usual.shown(window, chance)
         missing = max(0.0 if math.isfinite(self.reach) else window.missing_share, window.lost_share)
         self._is_careful = missing > 1 - STEADY_SHARE
         tries_less = self._next_gain <= FIRST_GAIN and self._is_careful
-        loses_at_random = self._less_found_nothing and missing - window.lost_share <= 1 - STEADY_SHARE
+        by_chance = self._usual.by_chance(chance)
+        is_random = self._less_found_nothing or (chance > 0 and self._loses_no_more(window.lost_share - by_chance))
+        loses_at_random = is_random and missing - window.lost_share <= 1 - STEADY_SHARE + by_chance
         # what is missing is that of some alone, and no less of it where less was let through
         self._is_by_free = tries_less and self._less_found_nothing and window.free_missing_share <= 1 - STEADY_SHARE
         if self._is_by_free and self._may_rise:
             self._is_careful = False
-            self._raise(FIRST_GAIN)
+            self._raise(FIRST_GAIN, self._length_of_trial(FIRST_GAIN, window))
         elif tries_less and not (loses_at_random and self._may_rise):
-            self._chance = TRIAL_DEVIATIONS * self._chance_in(window) * math.sqrt(2 / LONGEST_TRIAL)
-            self.gain = LOWER_GAIN if self._chance <= 1 - _kept_share(FIRST_GAIN) else MUCH_LOWER_GAIN
+            self._chance = chance_of_longest(chance)
+            self.gain = LOWER_GAIN if self._chance <= 1 - kept_share(FIRST_GAIN) else MUCH_LOWER_GAIN
             self._trial_length = self._length_of_trial(self.gain, window)
         elif self._may_rise and (self._undisturbed > LONG_WINDOWS or self._fits_a_buffer(window.seconds)):
             gain = self._next_step(window)
             self._raise(gain, self._length_of_trial(gain, window))
+
+    def _loses_no_more(self, lost: float) -> bool:
+        """Whether less need not be tried before more: it has found nothing where as much was lost, or what is let
+        through is no more than trains have come at, which the link carries."""
+        return self.found_by == "probed" or lost <= self._random_loss
 
     def _fits_a_buffer(self, seconds: float) -> bool:
         """Whether what a first trial lets through too much, of a link that is full, is no more than a buffer holds."""
@@ -379,8 +349,7 @@ class LinkRate:
 
     def _try_by_free(self, window: Window) -> None:
         """What foreign flows make vary shows nothing: a trial where what the others are let send comes steadily."""
-        free_varies = VARIES_FACTOR * self._free_varies
-        if self._may_rise and max(free_varies, window.free_missing_share) <= 1 - STEADY_SHARE:
+        if self._may_rise and max(self._usual.free_variation, window.free_missing_share) <= 1 - STEADY_SHARE:
             self._is_by_free, self._is_careful = True, False
             self._raise(FIRST_GAIN)
 
@@ -394,7 +363,7 @@ class LinkRate:
     @property
     def _variation(self) -> float:
         """By how much what comes of a window varies, where it is told by reports, that are early and late."""
-        return VARIES_FACTOR * self._varies if self._least_hold else 0.0
+        return self._usual.variation if self._least_hold else 0.0
 
     @property
     def may_be_probed(self) -> bool:
@@ -416,7 +385,7 @@ class LinkRate:
         if before is not None and 1 < window.allowed / before.allowed < gain:
             # who does not use what it has was let send more for nothing
             gain = window.allowed / before.allowed
-        kept = _kept_share(gain)
+        kept = kept_share(gain)
         if before is None:
             succeeds = False
         elif self._is_by_free:
@@ -442,6 +411,12 @@ class LinkRate:
             if self.rate < (self._configured or math.inf):
                 self._raise(self._next_gain)
             return
+        if self._is_careful and before is not None and not self._is_by_free and self._chance_in(window):
+            # the link was full, and what came is what it carries
+            carried = min(self.rate * gain, carried_in(window, before))
+            if carried > (1 + ALIKE) * self.rate:
+                self._set(carried)
+                self._random_loss = 0.0
         self._next_gain, self._is_roomy = FIRST_GAIN, False
         self._less_found_nothing = False
         self._wait()
@@ -457,12 +432,19 @@ class LinkRate:
         kept = before is not None and window.all_arrived >= (1 - less / 2) * before.all_arrived
         shown = max(SUCCESS_SHARE * less, 0.0 if self._trial_length == 1 else self._chance)
         if kept and before is not None and window.has_less_missing_than(before, shown):
-            self._set(self.rate * gain)
+            lowered = self.rate * gain
+            if self._trial_length > 1:
+                # chance may have it that less is missing
+                lowered = max(lowered, min(self.rate, carried_before(window, before)))
+            self._set(lowered)
             # as long as it succeeds
             self._hold, self._next_hold = 0, HOLD_WINDOWS
             self._less_found_nothing = False
+            self._random_loss = 0.0
         else:
             self._less_found_nothing = True
+            if before is not None:
+                self._random_loss = before.lost_share
             self._wait()
 
     def _doubt_less(self) -> None:
@@ -485,15 +467,11 @@ class LinkRate:
             self._hold = self._next_hold = HOLD_WINDOWS
         self.gain, self._next_gain, self._is_roomy = 1.0, FIRST_GAIN, False
         self._trial_windows = 0
-        self._before = self._usual = None
+        self._before = None
+        self._usual.forget()
         self._less_found_nothing = False
         self._is_lowered, self._disbelieved = True, 0
 
     def _set(self, rate: float) -> None:
         self.rate = rate if self._configured is None else min(rate, self._configured)
         self.found_by, self._is_judged = "arrivals", True
-
-
-def _kept_share(gain: float) -> float:
-    """Of what usually comes of what is let through, what has to come of so much more for a trial to succeed."""
-    return 1 - (1 - SUCCESS_SHARE) * (gain - 1) / gain

@@ -55,6 +55,7 @@ class Sender:
         is_exact: whether that window's rates are from one arrival to another.
         changed_at: when it was told its share, seconds.
         usual_unused: of what is let through to it, what usually does not come.
+        lately_unused: whether it used less than its share in the latest window that could be judged.
     """
 
     place: float
@@ -81,6 +82,7 @@ class Sender:
     is_exact: bool = False
     changed_at: float = -math.inf
     usual_unused: float = 0.0
+    lately_unused: bool = False
 
     @property
     def known_rate(self) -> float:

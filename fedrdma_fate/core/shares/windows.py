@@ -164,7 +164,11 @@ class Windows:
             return
         sender.ignores = sender.arrived_rate > IGNORED_FACTOR * sender.share
         if sender.arrived_rate + sender.lost_rate >= USED_SHARE * sender.share:
-            sender.usable = math.inf
+            sender.usable, sender.lately_unused = math.inf, False
+            return
+        if sender.come.lost_bytes and not sender.lately_unused:
+            # of few chunks chance may have taken the last ones, which nothing has overtaken yet
+            sender.lately_unused = True
             return
         sender.usable = max(HEADROOM * sender.arrived_rate, LEAST_PART * part)
 

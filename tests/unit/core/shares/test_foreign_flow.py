@@ -28,7 +28,7 @@ def play(flow: ForeignFlow, losses: Iterable[float]) -> list[float]:
     """What is left to it after each window that has lost so much."""
     parts = []
     for lost in losses:
-        flow.on_window(lost, CHUNKS, SECONDS)
+        flow.on_window(lost, CHUNKS, SECONDS, lost)
         parts.append(flow.part)
     return parts
 
@@ -60,6 +60,32 @@ def test_chance_is_nobody(loss: float) -> None:
     chance = random.Random(1)
     lost = [sum(chance.random() < loss for _ in range(CHUNKS)) / CHUNKS for _ in range(1000)]
     assert not any(play(ForeignFlow(), lost))
+
+
+def lossy_windows(loss: float, senders: int, each: int, seed: int) -> list[tuple[float, float]]:
+    """What each of many windows has lost by chance: of all but the one that lost most, and of all."""
+    chance, windows = random.Random(seed), []
+    for _ in range(1000):
+        lost = sorted(sum(chance.random() < loss for _ in range(each)) for _ in range(senders))
+        windows.append((sum(lost[:-1]) / each / (senders - 1), sum(lost) / each / senders))
+    return windows
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.05, 0.1, 0.2])
+def test_of_few_chunks_on_a_slow_link_chance_is_nobody(loss: float) -> None:
+    for seed in range(8):
+        flow = ForeignFlow()
+        for others, everybody in lossy_windows(loss, senders=4, each=4, seed=seed):
+            # of 4 KiB: a quarter of the chunks that windows count by
+            flow.on_window(others, 4, SECONDS, everybody)
+            assert not flow.part
+
+
+def test_who_begins_beside_a_path_that_loses_at_random_is_seen() -> None:
+    flow = ForeignFlow()
+    for others, everybody in lossy_windows(0.05, senders=4, each=40, seed=1):
+        flow.on_window(others, CHUNKS, SECONDS, everybody)
+    assert play(flow, [0.2] * 3)[-1] == 1
 
 
 def test_where_as_much_is_lost_though_a_part_is_left_it_is_taken_back_and_counts_as_usual() -> None:

@@ -18,19 +18,21 @@ BUFFER_BYTES = 375_000
 """50 ms of a link of 60 Mbit/s, as FedComm's have."""
 
 
-def play(rate: LinkRate, link: float, loss: float, windows: int, seed: int) -> list[float]:
-    """The total, as a share of a link that loses at random what goes to it, after each window."""
+def play(rate: LinkRate, link: float, loss: float, windows: int, seed: int, *, behind: bool = False) -> list[float]:
+    """The total, as a share of a link that loses at random what goes to it, or has passed it, after each window."""
     chance, queue, found = random.Random(seed), 0.0, []
     for _ in range(windows):
         allowed = rate.shared_out
         assert allowed is not None
         sent = int(allowed * WINDOW_SECONDS / CHUNK)
-        lost = sum(chance.random() < loss for _ in range(sent))
+        lost = 0 if behind else sum(chance.random() < loss for _ in range(sent))
         queue += (sent - lost) * CHUNK
         came = min(queue, link * WINDOW_SECONDS)
         dropped = max(queue - came - BUFFER_BYTES, 0.0)
         queue -= came + dropped
-        gone = lost * CHUNK + dropped
+        passed = sum(chance.random() < loss for _ in range(int(came / CHUNK))) * CHUNK if behind else 0
+        came -= passed
+        gone = lost * CHUNK + dropped + passed
         share, arrived = gone / (came + gone), came / WINDOW_SECONDS
         chunks = (came + gone) / CHUNK
         rate.on_window(
@@ -68,6 +70,28 @@ def test_a_link_that_is_full_is_not_taken_for_more_than_can_be_sent_to_it_for_wh
         means.append(statistics.mean(play(rate, link, loss, 200, seed)[50:]))
     # what is lost before it takes none of it
     assert 0.98 <= statistics.mean(means) <= 1.02 / (1 - loss)
+
+
+@pytest.mark.parametrize(("chunks", "loss"), [(120, 0.05), (120, 0.1), (60, 0.05), (60, 0.1), (60, 0.2)])
+def test_where_packets_are_lost_in_front_of_it_a_link_is_sent_what_makes_up_for_most_of_that(
+    chunks: int, loss: float
+) -> None:
+    means = []
+    for seed in range(12):
+        rate, link = LinkRate(), rate_of(chunks)
+        rate.on_probed((1 - loss) * link)
+        means.append(statistics.mean(play(rate, link, loss, 200, seed)[100:]))
+    assert statistics.mean(means) * (1 - loss) >= 0.95
+
+
+@pytest.mark.parametrize(("chunks", "loss"), [(120, 0.05), (120, 0.1), (60, 0.05), (60, 0.1)])
+def test_where_they_are_lost_behind_it_a_link_is_sent_no_more_than_it_carries(chunks: int, loss: float) -> None:
+    means = []
+    for seed in range(12):
+        rate, link = LinkRate(), rate_of(chunks)
+        rate.on_probed((1 - loss) * link)
+        means.append(statistics.mean(play(rate, link, loss, 200, seed, behind=True)[100:]))
+    assert 0.93 <= statistics.mean(means) <= 1.02
 
 
 def test_a_fifth_that_is_lost_at_random_from_the_first_window_on_is_no_overrun() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from fedrdma_fate.core.shares.link_rate import FIRST_GAIN, LinkRate
+from fedrdma_fate.core.shares.link_rate import LinkRate
 from fedrdma_fate.core.shares.share_sender import Arrivals, Sender
+from fedrdma_fate.core.shares.trials import FIRST_GAIN
 from fedrdma_fate.core.shares.windows import HEADROOM, Windows
 
 ROUND_TRIP = 0.02
@@ -22,8 +23,8 @@ class Four:
         self.senders = [Sender(0.0, ROUND_TRIP, transfers={1}) for _ in range(4)]
         self.now = 1.0
 
-    def window(self, *arrives: float) -> None:
-        """Of what each may send, such a part comes."""
+    def window(self, *arrives: float, lost_bytes: int = 0) -> None:
+        """Of what each may send, such a part comes, and so much has been lost of it so far."""
         share = (self.link.shared_out or 0.0) / 4
         for sender in self.senders:
             sender.share = sender.least_share = share
@@ -33,7 +34,7 @@ class Four:
         seconds, self.now = self.windows.ends - self.now, self.windows.ends
         for sender, part in zip(self.senders, arrives, strict=True):
             before = sender.come
-            sender.come = Arrivals(before.received_bytes + int(part * share * seconds), 0, self.now)
+            sender.come = Arrivals(before.received_bytes + int(part * share * seconds), lost_bytes, self.now)
         assert not self.windows.judge(self.senders, -math.inf, ROUND_TRIP, self.now)
         self.windows.tell(4)
 
@@ -58,3 +59,16 @@ def test_who_leaves_a_part_of_its_share_unused_takes_no_part_in_judging_the_link
         four.window(1, 1, 1, 0.5)
     # nothing is missing of what the others were let send
     assert four.link.gain == FIRST_GAIN
+
+
+def test_of_whom_chance_has_taken_something_one_window_does_not_show_that_it_uses_less_than_its_share() -> None:
+    four = Four()
+    four.window(1, 1, 1, 1, lost_bytes=1000)
+    four.window(1, 1, 1, 0.8, lost_bytes=1000)
+    assert math.isinf(four.senders[3].usable)
+    four.window(1, 1, 1, 1, lost_bytes=1000)
+    four.window(1, 1, 1, 0.8, lost_bytes=1000)
+    assert math.isinf(four.senders[3].usable)
+    # but two in a row do
+    four.window(1, 1, 1, 0.8, lost_bytes=1000)
+    assert four.senders[3].usable == HEADROOM * four.senders[3].arrived_rate

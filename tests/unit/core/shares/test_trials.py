@@ -1,0 +1,80 @@
+"""What trials of more, or less, have shown of a link that loses at random, and how long they last."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrdma_fate.core.shares.trials import (
+    FIRST_GAIN,
+    LONGEST_TRIAL,
+    USUAL_WINDOWS,
+    Usual,
+    carried_before,
+    carried_in,
+    windows_held,
+    windows_shown,
+)
+from fedrdma_fate.core.shares.window import Window
+
+LINK = 100.0
+LOSS = 0.1
+
+
+def window(allowed: float, arrived: float, lost: float = 0.0) -> Window:
+    return Window(allowed, arrived, arrived, lost)
+
+
+def test_where_packets_are_lost_in_front_of_a_link_as_much_more_may_go_as_makes_up_for_it() -> None:
+    before, full = window(95, 95 * (1 - LOSS), LOSS), window(114, LINK, LOSS)
+    assert carried_in(full, before) == pytest.approx(LINK / (1 - LOSS))
+
+
+@pytest.mark.parametrize("more", [-0.05, 0.0, 0.05])
+def test_where_they_are_lost_behind_it_no_more_may_go_than_it_carries_whatever_chance_takes(more: float) -> None:
+    before, full = window(95, 95 * (1 - LOSS), LOSS), window(114, LINK * (1 - LOSS - more), LOSS + more)
+    assert carried_in(full, before) <= LINK * (1 + 1e-9)
+
+
+def test_what_overran_the_buffer_in_a_trial_of_more_does_not_count_as_lost_at_random() -> None:
+    before, full = window(95, 95 * (1 - LOSS), LOSS), window(114, LINK * (1 - LOSS), 0.25)
+    assert carried_in(full, before) == pytest.approx(LINK)
+
+
+def test_of_a_link_that_was_overrun_a_trial_of_less_finds_what_it_carries() -> None:
+    assert carried_before(window(102, 102), window(120, LINK, 1 / 6)) == LINK
+    # what is lost at less, too, is lost at random
+    behind = carried_before(window(102, 102 * (1 - LOSS), LOSS), window(120, LINK * (1 - LOSS), 0.25))
+    assert behind == pytest.approx(LINK)
+
+
+def test_where_nothing_came_nothing_is_known() -> None:
+    nothing = window(114, 0, 1.0)
+    assert carried_in(nothing, nothing) == 0
+    assert carried_before(nothing, window(95, 95)) > LINK
+
+
+def test_the_mean_shows_what_one_window_does_not_where_chance_takes_much() -> None:
+    usual = Usual()
+    for lost in (0.0, 0.1) * USUAL_WINDOWS:
+        usual.note(window(LINK, LINK * (1 - lost), lost))
+    latest = window(LINK, LINK)
+    assert usual.shown(latest, 0.05).lost_share == pytest.approx(0.05, abs=0.005)
+    # and only there
+    assert usual.shown(latest, 0.001) is latest
+    usual.forget()
+    assert usual.shown(latest, 0.05) is latest
+
+
+def test_where_less_is_let_through_what_is_usual_begins_anew() -> None:
+    usual = Usual()
+    for _ in range(4):
+        usual.note(window(LINK, LINK))
+    usual.note(window(0.9 * LINK, 0.9 * LINK))
+    assert usual.windows == 1
+
+
+def test_a_trial_lasts_no_longer_than_it_takes_to_show_more_than_chance_or_a_buffer_holds() -> None:
+    assert windows_shown(FIRST_GAIN, 0.0) == 1
+    assert 1 < windows_shown(1.2, 0.03) < windows_shown(FIRST_GAIN, 0.03) == LONGEST_TRIAL
+    assert windows_held(1000, 100) == 9
+    assert windows_held(1000, 1000) == windows_held(10, 1000) == 1
