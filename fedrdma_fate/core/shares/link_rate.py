@@ -323,7 +323,9 @@ class LinkRate:
         self._is_careful = missing > 1 - STEADY_SHARE
         tries_less = self._next_gain <= FIRST_GAIN and self._is_careful
         by_chance = self._usual.by_chance(chance)
-        is_random = self._less_found_nothing or (chance > 0 and self._loses_no_more(window.lost_share - by_chance))
+        is_random = self._less_found_nothing or (
+            window.has_few_chunks and self._loses_no_more(window.lost_share - by_chance)
+        )
         loses_at_random = is_random and missing - window.lost_share <= 1 - STEADY_SHARE + by_chance
         # what is missing is that of some alone, and no less of it where less was let through
         self._is_by_free = tries_less and self._less_found_nothing and window.free_missing_share <= 1 - STEADY_SHARE
