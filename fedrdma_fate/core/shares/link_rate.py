@@ -215,7 +215,12 @@ class LinkRate:
         self._undisturbed += 1
         if not self._least_hold and self.gain == 1 and not self._retreats:
             # what is sent and lost may go over many ways, and over none that all share
-            self.foreign.on_window(window.others_lost_share, window.chunks, window.seconds, window.lost_share)
+            self.foreign.on_window(
+                window.others_lost_share,
+                window.chunks,
+                window.seconds,
+                window.lost_share if window.has_short_chunks else window.others_lost_share,
+            )
         if self._lowered is not None and window.is_less_than(self._lowered[1]):
             rate, lowered = self._lowered
             self._lowered = None
@@ -318,13 +323,13 @@ class LinkRate:
             self._try_by_free(window)
             return
         chance = self._chance_in(window)
-        window = self._usual.shown(window, chance)
+        window = self._usual.shown(window, chance) if window.has_short_chunks else window
         missing = max(0.0 if math.isfinite(self.reach) else window.missing_share, window.lost_share)
         self._is_careful = missing > 1 - STEADY_SHARE
         tries_less = self._next_gain <= FIRST_GAIN and self._is_careful
-        by_chance = self._usual.by_chance(chance)
+        by_chance = self._usual.by_chance(chance) if window.has_short_chunks else 0.0
         is_random = self._less_found_nothing or (
-            window.has_few_chunks and self._loses_no_more(window.lost_share - by_chance)
+            window.has_short_chunks and window.has_few_chunks and self._loses_no_more(window.lost_share - by_chance)
         )
         loses_at_random = is_random and missing - window.lost_share <= 1 - STEADY_SHARE + by_chance
         # what is missing is that of some alone, and no less of it where less was let through
@@ -413,7 +418,13 @@ class LinkRate:
             if self.rate < (self._configured or math.inf):
                 self._raise(self._next_gain)
             return
-        if self._is_careful and before is not None and not self._is_by_free and self._chance_in(window):
+        if (
+            window.has_short_chunks
+            and self._is_careful
+            and before is not None
+            and not self._is_by_free
+            and self._chance_in(window)
+        ):
             # the link was full, and what came is what it carries
             carried = min(self.rate * gain, carried_in(window, before))
             if carried > (1 + ALIKE) * self.rate:
@@ -435,7 +446,7 @@ class LinkRate:
         shown = max(SUCCESS_SHARE * less, 0.0 if self._trial_length == 1 else self._chance)
         if kept and before is not None and window.has_less_missing_than(before, shown):
             lowered = self.rate * gain
-            if self._trial_length > 1:
+            if window.has_short_chunks and self._trial_length > 1:
                 # chance may have it that less is missing
                 lowered = max(lowered, min(self.rate, carried_before(window, before)))
             self._set(lowered)

@@ -14,6 +14,10 @@ SAME_LOSS = 0.5
 """Of what was lost, and of what came: a full buffer that is sent what came through it loses nothing, and one that is
 sent an eighth of a hundred times too much passes eight times the share."""
 
+SHORT_CHUNKS = 4
+"""Where there are so many times as many as if they were as long as shares are made for, the link is a slow one, and a
+chunk a packet."""
+
 FEW_CHUNKS = 64
 """Of fewer one window alone shows little of what is lost."""
 
@@ -110,3 +114,9 @@ class Window:
     def has_few_chunks(self) -> bool:
         """Whether it shows little by itself."""
         return 0 < self.sent_chunks < FEW_CHUNKS
+
+    @property
+    def has_short_chunks(self) -> bool:
+        """Whether they are those of a slow link. On others a CUBIC flow yields what is tried for, and does not get it
+        back."""
+        return self.sent_chunks > SHORT_CHUNKS * self.chunks
