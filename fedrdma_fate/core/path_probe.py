@@ -288,8 +288,9 @@ class ProbingSide:
             self._due = None
             believed = _believed(min(rate or least, MOST_RATE), sum(count for count, _ in answer.arrivals))
             found = PathState(believed, round_trip, _loss(answer, padding))
-            if not self._padding and _is_jittered(answer.arrivals, believed):
-                found = dataclasses.replace(found, rtt_variation=_variation(answer.arrivals, round_trip))
+            fastest = 0.0 if self._padding else fastest_rate(answer.arrivals, DATAGRAM_BYTES)
+            if _is_jittered(fastest, believed):
+                found = dataclasses.replace(found, rtt_variation=_variation(answer.arrivals, fastest, round_trip))
                 self._padding, self._due, self._short = JITTERED_PADDING_BYTES, now, found
                 return found
             if self._short is None:
@@ -335,15 +336,16 @@ def _believed(rate: float, came: int) -> float:
     return rate if has_room else rate * came / TRAIN_DATAGRAMS
 
 
-def _is_jittered(arrivals: Sequence[tuple[int, int]], rate: float) -> bool:
-    """Whether a train of short datagrams that came at this rate was held up: packets are early and late by chance."""
-    return fastest_rate(arrivals, DATAGRAM_BYTES) > max(JITTERED_GAIN * rate, LEAST_JITTERED_RATE)
+def _is_jittered(fastest: float, rate: float) -> bool:
+    """Whether a train of which half came so fast, and all at this rate, was held up: packets are early and late by
+    chance."""
+    return fastest > max(JITTERED_GAIN * rate, LEAST_JITTERED_RATE)
 
 
-def _variation(arrivals: Sequence[tuple[int, int]], round_trip: float) -> float:
+def _variation(arrivals: Sequence[tuple[int, int]], fastest: float, round_trip: float) -> float:
     """By how much round trips vary where a train of short datagrams was held up: a standard deviation, seconds."""
     came = sum(count for count, _ in arrivals)
-    held_up = arrivals[-1][1] * 1e-9 - came * DATAGRAM_BYTES / fastest_rate(arrivals, DATAGRAM_BYTES)
+    held_up = arrivals[-1][1] * 1e-9 - came * DATAGRAM_BYTES / fastest
     # nothing is held up for longer than it is under way, whatever the peer says
     return HELD_UP_SHARE * min(max(held_up, 0.0), round_trip)
 
@@ -431,7 +433,7 @@ class ProbedSide:
         self._is_fast |= max(rate or 0.0, least_rate(self._arrivals, DATAGRAM_BYTES)) > FAST_RATE
         if rate is not None and not self._is_fast and not self._is_jittered:
             self.rate = rate
-            self._is_jittered = _is_jittered(self._arrivals, rate)
+            self._is_jittered = _is_jittered(fastest_rate(self._arrivals, DATAGRAM_BYTES), rate)
         return answer
 
     def _note_wanted(self, began: float, count: int) -> None:

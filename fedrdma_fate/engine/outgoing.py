@@ -486,8 +486,12 @@ class OutgoingTransfers:
 
     def _moves(self, active: OutgoingTransfer) -> bool:
         """Whether any byte has moved on the data path since this was last asked of this transfer, or since it began."""
-        before, active.moved_bytes = active.moved_bytes, 0 if self._endpoint is None else self._endpoint.moved_bytes
+        before, active.moved_bytes = active.moved_bytes, self._moved_bytes
         return active.moved_bytes != before
+
+    @property
+    def _moved_bytes(self) -> int:
+        return 0 if self._endpoint is None else self._endpoint.moved_bytes
 
     @property
     def under_way(self) -> bool:
@@ -572,7 +576,7 @@ class OutgoingTransfers:
             held=outgoing.held_in(grant, sealed=self._ring is not None),
         )
         outgoing.so_far.tags = ()
-        active.moved_bytes = self._endpoint.moved_bytes
+        active.moved_bytes = self._moved_bytes
         self._active.add(active)
         if math.isfinite(self.memory.bound):
             self._share_out(now)
@@ -595,7 +599,7 @@ class OutgoingTransfers:
             # begun on this very path: the same grant once more
             return
         active.grant = grant
-        active.moved_bytes = 0 if self._endpoint is None else self._endpoint.moved_bytes
+        active.moved_bytes = self._moved_bytes
         active.begin_attempt(self._sealer, self._ring)
         if active.sender.state is SenderState.PAUSED:
             self._carry_out(active, active.sender.resume(now, same_slot=True), now)

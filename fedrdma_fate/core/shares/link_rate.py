@@ -323,11 +323,13 @@ class LinkRate:
             self._try_by_free(window)
             return
         chance = self._chance_in(window)
-        window = self._usual.shown(window, chance) if window.has_short_chunks else window
+        # of longer chunks a window is taken as it is
+        vague = chance if window.has_short_chunks else 0.0
+        window = self._usual.shown(window, vague)
         missing = max(0.0 if math.isfinite(self.reach) else window.missing_share, window.lost_share)
         self._is_careful = missing > 1 - STEADY_SHARE
         tries_less = self._next_gain <= FIRST_GAIN and self._is_careful
-        by_chance = self._usual.by_chance(chance) if window.has_short_chunks else 0.0
+        by_chance = self._usual.by_chance(vague)
         is_random = self._less_found_nothing or (
             window.has_short_chunks and window.has_few_chunks and self._loses_no_more(window.lost_share - by_chance)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import threading
 import time
 
 from fedrdma_fate.ports import Role
@@ -28,19 +29,17 @@ class Handshake:
     The passive end is silent until it has heard the active one, which shows that the other end is ready.
     """
 
-    def __init__(self, pairs: LinkQueuePairs, role: Role, own_token: bytes, peer_token: bytes) -> None:
+    def __init__(
+        self, pairs: LinkQueuePairs, role: Role, own_token: bytes, peer_token: bytes, abandoned: threading.Event
+    ) -> None:
         self._pairs = pairs
         self._role = role
         self._own_token = own_token
         self._peer_token = peer_token
         self._heard = False
         self._probing: set[int] = set()
-        self._is_abandoned = False
+        self._abandoned = abandoned
         self.early: list[WorkCompletion] = []
-
-    def abandon(self) -> None:
-        """Have `run` fail soon. Safe to call from any thread, before it as well."""
-        self._is_abandoned = True
 
     def run(self, timeout: float) -> None:
         """Wait, on connected queue pairs, until both ends know; `early` then holds what came on the link meanwhile.
@@ -63,7 +62,7 @@ class Handshake:
                 if left <= 0:
                     raise HandshakeError(f"the peer was not heard within {timeout:g} s")
                 poller.poll(min(left, LOOK_SECONDS) * 1000)
-                if self._is_abandoned:
+                if self._abandoned.is_set():
                     raise HandshakeError("another attempt has begun")
                 if self._pairs.context.stopped:
                     raise HandshakeError("the transport was closed")

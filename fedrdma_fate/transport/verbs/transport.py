@@ -203,8 +203,7 @@ class _VerbsDraft:
         self._regions = regions
         self._ended = ended
         self._lock = threading.Lock()
-        self._handshake: Handshake | None = None
-        self._is_abandoned = False
+        self._abandoned = threading.Event()
         self._token = secrets.token_bytes(TOKEN_BYTES)
         self._first_packet = secrets.randbelow(_24_BITS) + 1
         port = pairs.context.port
@@ -240,8 +239,7 @@ class _VerbsDraft:
             undo.callback(self._ended, self)
             undo.callback(pairs.close)
             peer_address = _read_address(peer)
-            handshake = Handshake(pairs, self._role, self._token, address_token(NAME, peer))
-            self._take_up(handshake)
+            handshake = Handshake(pairs, self._role, self._token, address_token(NAME, peer), self._abandoned)
             # here and not before the first write: it takes milliseconds, and more on cards
             for region in self._regions:
                 pairs.peer.regions.register(region)
@@ -261,16 +259,7 @@ class _VerbsDraft:
 
     def abandon(self) -> None:
         """See `ports.Draft`."""
-        with self._lock:
-            self._is_abandoned = True
-            if self._handshake is not None:
-                self._handshake.abandon()
-
-    def _take_up(self, handshake: Handshake) -> None:
-        with self._lock:
-            self._handshake = handshake
-            if self._is_abandoned:
-                handshake.abandon()
+        self._abandoned.set()
 
     def close(self) -> None:
         """Drop a draft that is not connected; one that is being connected looks after itself."""
