@@ -28,6 +28,7 @@ from deploy.softroce.programs.exchange.datagrams import (
     INDEXED,
     PIECE_BYTES,
     Assembly,
+    EndMarks,
     Inbox,
     Kind,
     datagrams_of,
@@ -293,11 +294,17 @@ def _datagrams(number: int = 0, sender: int = 1, token: bytes = TOKEN, positions
     return list(datagrams_of(model_of(1, 0, SIZE), (SIZE,), token, number, sender, positions))
 
 
+def told(seconds: float) -> bool:
+    """The end has come."""
+    del seconds
+    return True
+
+
 def test_datagrams_in_any_order_make_the_model() -> None:
     box = inbox(INDEXED)
     for datagram in reversed(_datagrams()):
         box.take(datagram, SENDER)
-    assert box.wait(1, 0.0).missing_bytes == 0
+    assert box.wait(1, 0.0, told).missing_bytes == 0
     assert box._assemblies[1].model == model_of(1, 0, SIZE)
 
 
@@ -321,7 +328,7 @@ def test_datagrams_that_are_not_right_are_dropped_and_counted(
 ) -> None:
     box = inbox(INDEXED)
     box.take(spoil(_datagrams()[0]), address)
-    done = box.wait(1, 0.0)
+    done = box.wait(1, 0.0, told)
     assert (done.missing_bytes, done.dropped) == (SIZE, 1)
 
 
@@ -329,8 +336,84 @@ def test_a_datagram_that_comes_twice_counts_once() -> None:
     box = inbox(INDEXED)
     for _ in range(2):
         box.take(_datagrams()[3], SENDER)
-    done = box.wait(1, 0.0)
+    done = box.wait(1, 0.0, told)
     assert (done.missing_bytes, done.dropped) == (SIZE - PIECE_BYTES, 1)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds, which pass where somebody sleeps."""
+    now = [100.0]
+    monkeypatch.setattr(datagrams.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(datagrams.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+def _ended(clock: list[float], after: float) -> Callable[[float], bool]:
+    """An end that is told so many seconds from now."""
+    due = clock[0] + after
+
+    def is_told(seconds: float) -> bool:
+        clock[0] = min(clock[0] + seconds, max(clock[0], due))
+        return clock[0] >= due
+
+    return is_told
+
+
+def test_where_datagrams_are_missing_the_pace_of_the_others_tells_the_end_and_not_a_late_packet_of_tcp(
+    clock: list[float],
+) -> None:
+    box, pieces = inbox(INDEXED), _datagrams()
+    for position, datagram in enumerate(pieces):
+        clock[0] = 100.0 + 0.001 * position
+        # one in the middle and the last two are lost
+        if position not in (4, len(pieces) - 2, len(pieces) - 1):
+            box.take(datagram, SENDER)
+    done = box.wait(1, 0.05, _ended(clock, 30.0))
+    last = 100.0 + 0.001 * (len(pieces) - 1)
+    assert done.moment == pytest.approx(last + 0.001 * datagrams.LATE_DATAGRAMS)
+    assert done.missing_bytes == SIZE - sum(
+        len(pieces[at]) - len(pieces[at][:18]) for at in range(len(pieces) - 2) if at != 4
+    )
+
+
+def test_where_none_before_another_is_missing_tcp_tells_the_end(clock: list[float]) -> None:
+    box, pieces = inbox(INDEXED), _datagrams()
+    for position, datagram in enumerate(pieces[:-1]):
+        clock[0] = 100.0 + 0.001 * position
+        box.take(datagram, SENDER)
+    begun = clock[0]
+    assert box.wait(1, 0.05, _ended(clock, 3.0)).moment == pytest.approx(begun + 3.05)
+
+
+def test_a_model_without_positions_ends_when_tcp_says_so_however_much_is_missing(clock: list[float]) -> None:
+    box, pieces = inbox(FEDCOMM), _datagrams(positions=False)
+    for datagram in pieces[1:]:
+        clock[0] += 0.001
+        box.take(datagram, SENDER)
+    begun = clock[0]
+    assert box.wait(1, 2.0, _ended(clock, 30.0)).moment == pytest.approx(begun + 32.0)
+
+
+def test_a_peer_that_says_nothing_ends_the_wait(clock: list[float]) -> None:
+    with pytest.raises(SystemExit, match="nothing came for 600 s"):
+        inbox(INDEXED).wait(1, 0.05, _ended(clock, 10_000.0))
+
+
+def test_an_end_that_is_late_is_not_that_of_the_next_round() -> None:
+    ours, others = socket.socketpair()
+    with ours, others:
+        marks, told_by = EndMarks(ours), EndMarks(others)
+        assert not marks.is_told(0, 0.0)
+        told_by.tell(0)
+        # of the round before
+        assert not marks.is_told(1, 0.2)
+        told_by.tell(1)
+        assert marks.is_told(1, 10.0)
+        assert marks.is_told(0, 0.0)
+        others.close()
+        with pytest.raises(SystemExit, match="hung up"):
+            marks.is_told(2, 10.0)
 
 
 def test_without_positions_a_lost_piece_shifts_what_is_behind_it_and_zeros_are_at_the_end() -> None:

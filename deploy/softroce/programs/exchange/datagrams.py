@@ -1,14 +1,18 @@
 """UDP: as FedComm does it, without positions; and with a position in each datagram, paced.
 
 A datagram begins with the run's token, its round and sender, and (`udp-indexed`) its position; what does not fit is
-dropped and counted. The end of a model is told by TCP.
+dropped and counted. The end of a model is told by TCP; where there are positions and some datagrams did not come, it is
+seen by the others when the last should have, and no packet of TCP, which may be lost as well, is waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import math
 import secrets
+import select
 import socket
 import struct
 import threading
@@ -26,7 +30,7 @@ from deploy.softroce.programs.exchange.interface import (
     Silo,
     models_of,
 )
-from deploy.softroce.programs.exchange.tcp import accepted, connected, receive_exactly
+from deploy.softroce.programs.exchange.tcp import NEVER_SECONDS, accepted, connected
 from deploy.softroce.programs.meeting import Chair, Seat
 
 DATAGRAM_FLOATS = 512
@@ -36,6 +40,9 @@ SILENCE_SECONDS = 2.0
 """FedComm's devices wait for as much silence after the end was told."""
 LAST_SECONDS = 0.05
 """Of silence after which nothing is on its way any more: the end, by TCP, took the same way as the datagrams."""
+LATE_DATAGRAMS = 8
+"""So many datagrams' time behind the moment at which the last should have come: the queues that they share delay all
+alike, and of a model of some hundred datagrams it is a hundredth."""
 PACKET_OVERHEAD_BYTES = 34
 """Of Ethernet and IPv4, for each fragment."""
 UDP_HEADER_BYTES = 8
@@ -47,6 +54,9 @@ _LOOK_SECONDS = 0.01
 _HEADER = struct.Struct("!8sIHI")
 """Token of the run, round, sender, position in pieces; where there are none, the number of the tensor."""
 _END = struct.Struct("!I")
+"""The round whose model ends."""
+_END_BYTES_AT_ONCE = 4096
+"""That one call of recv takes: more than all rounds tell."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +92,13 @@ class Assembly:
         self._pieces = pieces_of(parts) if kind.has_positions else []
         self._seen = bytearray(len(self._pieces))
         self._came = 0
+        self._positions = _Positions(len(self._pieces))
         self.latest = time.monotonic()
+
+    @property
+    def overdue(self) -> float:
+        """When what is missing will not come any more, as `time.monotonic` counts; infinite where that is not known."""
+        return self._positions.overdue
 
     @property
     def missing_bytes(self) -> int:
@@ -120,7 +136,34 @@ class Assembly:
             self._model[begin:end] = piece
         self._came += len(piece)
         self.latest = time.monotonic()
+        if self._kind.has_positions:
+            self._positions.note(position, self.latest)
         return True
+
+
+class _Positions:
+    """When the last of datagrams that are sent at one pace should come, by those that came."""
+
+    def __init__(self, count: int) -> None:
+        self._count, self._seen = count, 0
+        self._first: tuple[int, float] | None = None
+        self._last = (-1, 0.0)
+
+    def note(self, position: int, moment: float) -> None:
+        """One came for the first time."""
+        self._seen += 1
+        if self._first is None:
+            self._first = position, moment
+        self._last = max(self._last, (position, moment))
+
+    @property
+    def overdue(self) -> float:
+        """When no more will come; infinite where no datagram before another is missing: TCP's end may come, too."""
+        position, moment = self._last
+        if self._first is None or position == self._first[0] or self._seen == position + 1:
+            return math.inf
+        pace = (moment - self._first[1]) / (position - self._first[0])
+        return moment + (self._count - 1 - position + LATE_DATAGRAMS) * pace
 
 
 def pieces_of(parts: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -165,15 +208,29 @@ class Inbox:
             self._dropped = dict.fromkeys(self._dropped, 0)
             self._strangers = 0
 
-    def wait(self, sender: int, silence: float) -> Received:
-        """After its end was told: until all is there, where one can know, or for so many seconds of silence."""
+    def wait(self, sender: int, silence: float, is_told: Callable[[float], bool]) -> Received:
+        """Until all is there, or nothing more will come, where one can know, or for so many seconds of silence after
+        the end was told.
+
+        Args:
+            is_told: waits for the end, but no longer than so many seconds, and says whether it was told.
+        """
         assembly = self._assemblies[sender]
-        told = time.monotonic()
+        begun = time.monotonic()
+        told: float | None = None
         while not (whole := self._kind.has_positions and not assembly.missing_bytes):
-            left = max(told, assembly.latest) + silence - time.monotonic()
+            now = time.monotonic()
+            if now - max(begun, assembly.latest) > NEVER_SECONDS:
+                raise SystemExit(f"nothing came for {NEVER_SECONDS:.0f} s")
+            left = assembly.overdue - now
+            if told is not None:
+                left = min(left, max(told, assembly.latest) + silence - now)
             if left <= 0:
                 break
-            time.sleep(min(left, _LOOK_SECONDS))
+            if told is None:
+                told = time.monotonic() if is_told(min(left, _LOOK_SECONDS)) else None
+            else:
+                time.sleep(min(left, _LOOK_SECONDS))
         with self._lock:
             # what no sender's name is on is counted once
             strangers, self._strangers = self._strangers, 0
@@ -181,7 +238,7 @@ class Inbox:
             # late datagrams change nothing any more
             self._closed.add(sender)
             model = assembly.model
-        moment = max(told, assembly.latest) if whole else time.monotonic()
+        moment = max(begun, told or begun, assembly.latest) if whole else time.monotonic()
         self._models.take(model, sender, self._number, whole=False)
         return Received(moment, assembly.missing_bytes, dropped)
 
@@ -209,6 +266,34 @@ class Inbox:
     def close(self) -> None:
         """End `run`."""
         self._ends.set()
+
+
+class EndMarks:
+    """Ends of models as TCP tells them. One may come when nobody waits for it any more."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._came = bytearray()
+        self._told = -1
+
+    def tell(self, number: int) -> None:
+        """To the other end, of a round."""
+        self._connection.sendall(_END.pack(number))
+
+    def is_told(self, number: int, seconds: float) -> bool:
+        """Whether the round's end is told, for which it waits so long.
+
+        Raises:
+            SystemExit: the connection ended.
+        """
+        if self._told < number and select.select([self._connection], [], [], seconds)[0]:
+            if not (more := self._connection.recv(_END_BYTES_AT_ONCE)):
+                raise SystemExit("the other host hung up before it told the end of a model")
+            self._came += more
+            while len(self._came) >= _END.size:
+                self._told = max(self._told, *_END.unpack_from(self._came))
+                del self._came[: _END.size]
+        return self._told >= number
 
 
 def wire_bytes(datagram_bytes: int, mtu: int) -> int:
@@ -276,20 +361,20 @@ class DatagramServer:
         addresses: Sequence[tuple[str, int]],
         pool: ThreadPoolExecutor,
     ) -> None:
-        self._ends, self._connections, self._addresses, self._pool = ends, connections, addresses, pool
+        self._ends, self._addresses, self._pool = ends, addresses, pool
+        self._marks = [EndMarks(connection) for connection in connections]
 
     def exchange(self, number: int) -> Exchanged:
         self._ends.inbox.open(number)
         self._ends.send(number, 0, self._addresses, self._ends.options.down_bps)
-        for connection in self._connections:
-            connection.sendall(_END.pack(number))
+        for marks in self._marks:
+            marks.tell(number)
         sent = time.monotonic()
 
         def take(silo: int) -> Received:
-            receive_exactly(self._connections[silo - 1], _END.size)
-            return self._ends.inbox.wait(silo, LAST_SECONDS)
+            return self._ends.inbox.wait(silo, LAST_SECONDS, functools.partial(self._marks[silo - 1].is_told, number))
 
-        return Exchanged(sent, tuple(self._pool.map(take, range(1, len(self._connections) + 1))))
+        return Exchanged(sent, tuple(self._pool.map(take, range(1, len(self._marks) + 1))))
 
     def resent(self, number: int) -> int:
         """Nothing is ever sent again."""
@@ -301,19 +386,18 @@ class DatagramSilo:
     """Takes datagrams until the end and silence, and sends its own."""
 
     def __init__(self, ends: _Ends, connection: socket.socket, host: Host, server: tuple[str, int]) -> None:
-        self._ends, self._connection, self._host, self._server = ends, connection, host, server
+        self._ends, self._marks, self._host, self._server = ends, EndMarks(connection), host, server
 
     def prepare(self, number: int) -> None:
         self._ends.inbox.open(number)
 
     def receive(self, number: int) -> Received:
-        del number
-        receive_exactly(self._connection, _END.size)
-        return self._ends.inbox.wait(0, self._ends.kind.silo_silence)
+        is_told = functools.partial(self._marks.is_told, number)
+        return self._ends.inbox.wait(0, self._ends.kind.silo_silence, is_told)
 
     def send(self, number: int) -> None:
         self._ends.send(number, self._host.number, [self._server], self._ends.options.up_bps)
-        self._connection.sendall(_END.pack(number))
+        self._marks.tell(number)
 
     def resent(self, number: int) -> int:
         """Nothing is ever sent again."""
