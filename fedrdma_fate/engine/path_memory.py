@@ -42,6 +42,7 @@ class PathMemory:
             clock what is sent.
         is_probing: a train has been sent over the data path, and none was answered.
         awaits_train: nothing is known yet, and what a train tells is about to come.
+        lost_trains: nothing was known, and no train told anything in time.
         told: what the receiver lets through of all transfers together, bytes a second; infinite: all.
         limit: what is theirs of this site's own link, as this site has decided; infinite: all.
     """
@@ -56,7 +57,7 @@ class PathMemory:
         self._make_controller = make_controller
         self.rtt_hint: float | None = None
         self.repairs_packets = False
-        self.is_probing = self.awaits_train = False
+        self.is_probing = self.awaits_train = self.lost_trains = False
         self.told = self.limit = math.inf
         self._users = 0
         self._loss: float | None = None

@@ -61,6 +61,7 @@ class PathProbing:
         if not endpoint.chunk_service.self_paced and not self._memory.proved:
             self._send_train(self._probing.start(now))
             self._memory.awaits_train = self._memory.is_probing and self._memory.known is None
+            self._memory.lost_trains = False
 
     def path_lost(self) -> None:
         """Nothing can be measured until it is renewed."""
@@ -100,7 +101,7 @@ class PathProbing:
     def _look_whether_told(self, now: float) -> None:
         memory = self._memory
         if memory.awaits_train and (memory.known is not None or not self._probing.is_awaited(now)):
-            memory.awaits_train = False
+            memory.awaits_train, memory.lost_trains = False, memory.known is None
             self._told(now)
 
     def _send_train(self, train: Train) -> None:

@@ -265,7 +265,9 @@ def _cut(outgoing: Outgoing, service: ChunkService, memory: PathMemory, *, seale
             may_miss_bytes = int(outgoing.loss_share * (total - outgoing.whole_bytes))
             chunk_bytes = min(max(may_miss_bytes // BUDGET_CHUNKS, LEAST_BUDGET_CHUNK_BYTES), chunk_bytes)
     elif known is None:
-        first = first_chunk_bytes(service.mtu_bytes, repairs_packets=service.repairs_packets)
+        first = first_chunk_bytes(
+            service.mtu_bytes, repairs_packets=service.repairs_packets, lost_trains=memory.lost_trains
+        )
         chunk_bytes = FIRST_RELIABLE_CHUNK_BYTES if service.reliable else first
         if not service.reliable and memory.bound <= SLOW_PATH_RATE:
             # of a path that is not known yet, it is known that no more of it is this sender's

@@ -180,17 +180,18 @@ def least_chunk_bytes(rate: float, mtu_bytes: int) -> int:
     return min(math.ceil(wanted / mtu_bytes) * mtu_bytes, SMALLEST_CHUNK_BYTES)
 
 
-def first_chunk_bytes(mtu_bytes: int, *, repairs_packets: bool) -> int:
+def first_chunk_bytes(mtu_bytes: int, *, repairs_packets: bool, lost_trains: bool = False) -> int:
     """The chunk size on a lossy datagram path that nothing is known of.
 
     Args:
         mtu_bytes: packet size.
         repairs_packets: of a chunk that lost packets only these go again.
+        lost_trains: nothing is known of it though trains went that should have told. Then it loses many packets.
     """
     if repairs_packets:
         # a datagram comes or is lost as one, however long it is
         return max(FIRST_CHUNK_BYTES, mtu_bytes)
-    return min(FIRST_CHUNK_BYTES, FIRST_CHUNK_PACKETS * mtu_bytes)
+    return min(FIRST_CHUNK_BYTES, (1 if lost_trains else FIRST_CHUNK_PACKETS) * mtu_bytes)
 
 
 def whole_datagrams(chunk_bytes: int, mtu_bytes: int) -> int:

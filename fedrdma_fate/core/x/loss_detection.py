@@ -21,6 +21,16 @@ SPURIOUS_SHARE = 0.75
 """Of the least round trip: what comes sooner than this after it went again is an earlier sending. The least that is
 known may be more than the path's, for what told of it had queued a little, or waited for a report. Ours."""
 
+USUAL_TRIPS = 2
+"""Times the least round trip that one takes. Ours: with a queue that holds as much again."""
+
+EARLY_RETURNS = 8
+"""So many chunks that came sooner than the least round trip after they went again, each long after its earlier
+sendings, and none besides: the path is shorter than is known. Fewer may have been held up somewhere. Ours."""
+
+EARLY_RETURN_TRIPS = 2
+"""And over so many times that round trip: what was held up comes at one moment."""
+
 _CLOCK_SLACK_SECONDS = 1e-9
 """A timer that is set for a sum of times may ring this much before a comparison of the same times says so: doubles."""
 
@@ -40,6 +50,7 @@ class SentChunk:
         left_at: when it left this host, where that is told: infinity before. None: when it was sent.
         snapshot: what was known when it went out, where that is recorded.
         previous: the latest sending of the same chunk that was overdue when this one went out, and may have arrived.
+        repeats: when the sending went that this one repeats, seconds; minus infinity where that was on another path.
     """
 
     position: int
@@ -52,11 +63,42 @@ class SentChunk:
     left_at: float | None = None
     snapshot: Snapshot | None = None
     previous: SentChunk | None = None
+    repeats: float = -math.inf
 
     @property
     def under_way_since(self) -> float:
         """When the network had it, seconds; infinity while it waits on this host."""
         return self.sent_at if self.left_at is None else self.left_at
+
+
+class EarlyReturns:
+    """Chunks that went again and came sooner than any round trip that is known, long after their earlier sendings.
+
+    What told of the round trip had queued, as the first chunks of a path that nothing was known of do. Where so many
+    are lost that each has gone more than once, no other tells of it any more (Karn), and all that comes looks like
+    what was sent before: then nothing is found lost but by time-outs.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._longest_trip = 0.0
+        self._first_at = 0.0
+
+    def note(self, trip: float, now: float, min_rtt: float) -> float | None:
+        """One more, which took so long; what a round trip takes at most, once that is sure. All in seconds."""
+        if not self._count:
+            self._first_at = now
+        self._count += 1
+        self._longest_trip = max(self._longest_trip, trip)
+        if self._count < EARLY_RETURNS or now < self._first_at + EARLY_RETURN_TRIPS * min_rtt:
+            return None
+        longest = self._longest_trip
+        self.forget()
+        return longest
+
+    def forget(self) -> None:
+        """A chunk has come that tells of the round trip."""
+        self._count, self._longest_trip = 0, 0.0
 
 
 class InFlight:
@@ -67,16 +109,20 @@ class InFlight:
         recorder: makes rate samples, where these are wanted.
         spurious_trip: how long at most chunks took, seconds, that went again for nothing; None: none has, since it was
             None.
+        shorter_trip: what a round trip takes at most, seconds, where it is less than was known; None: the same.
     """
 
     def __init__(self, queue_pairs: int, recorder: FlightRecorder | None = None) -> None:
         self.bytes_in_flight = 0
         self.recorder = recorder
         self.spurious_trip: float | None = None
+        self.shorter_trip: float | None = None
+        self._early_returns = EarlyReturns()
         self._uncertain = 0
         self._least_uncertain_trip = math.inf
         self._by_position: dict[int, SentChunk] = {}
         self._overdue: dict[int, SentChunk] = {}
+        self._lost_sent_at: dict[int, float] = {}
         self._sent_by_pair: list[deque[SentChunk]] = [deque() for _ in range(queue_pairs)]
         self._last_number = [0] * queue_pairs
         self._largest_acknowledged = [0] * queue_pairs
@@ -103,6 +149,7 @@ class InFlight:
         if self.recorder is not None:
             sent.snapshot = self.recorder.on_sent(sent.length, self.bytes_in_flight, sent.sent_at)
         sent.previous = self._earliest(self._overdue.pop(sent.position, None))
+        sent.repeats = self._lost_sent_at.pop(sent.position, -math.inf)
         self._by_position[sent.position] = sent
         self._sent_by_pair[sent.queue_pair].append(sent)
         self.bytes_in_flight += sent.length
@@ -120,13 +167,18 @@ class InFlight:
             min_rtt: least round trip of the path, seconds: a retransmission that is acknowledged sooner was not needed.
         """
         overdue, sent = self._overdue.pop(position, None), self._by_position.pop(position, None)
+        self._lost_sent_at.pop(position, None)
         is_sooner = False
         if sent is not None:
             self._resolve(sent)
             if self.recorder is not None and sent.snapshot is not None:
                 self.recorder.on_acknowledged(sent.snapshot, sent.length, now)
             is_sooner = sent.is_retransmission and now - sent.sent_at < min_rtt
-        came = self._earliest(sent.previous if sent is not None else overdue)
+            self._note_round_trip(sent, now, min_rtt, is_sooner=is_sooner)
+        if sent is None:
+            came = self._earliest(overdue)
+        else:
+            came = self._earliest(sent.previous, _gone_before(sent, now, min_rtt))
         if came is None:
             # spurious, where it is sooner: an earlier sending, declared lost, arrived after all
             if sent is None or is_sooner:
@@ -141,6 +193,14 @@ class InFlight:
         is_spurious = sent is not None and now - sent.sent_at < SPURIOUS_SHARE * min_rtt
         self._note_uncertain(now - came.sent_at, is_spurious=is_spurious)
         return None
+
+    def _note_round_trip(self, sent: SentChunk, now: float, min_rtt: float, *, is_sooner: bool) -> None:
+        if not is_sooner:
+            if not sent.is_retransmission:
+                self._early_returns.forget()
+        elif now - sent.repeats > _longest_seconds(min_rtt):
+            trip = self._early_returns.note(now - sent.sent_at, now, min_rtt)
+            self.shorter_trip = trip if trip is not None else self.shorter_trip
 
     def _note_uncertain(self, trip: float, *, is_spurious: bool) -> None:
         """What has come may be an earlier sending that was overdue: then it took so long."""
@@ -179,6 +239,7 @@ class InFlight:
         positions = list(self._by_position)
         self._by_position.clear()
         self._overdue.clear()
+        self._lost_sent_at.clear()
         for sent_chunks in self._sent_by_pair:
             sent_chunks.clear()
         self.bytes_in_flight = 0
@@ -186,15 +247,22 @@ class InFlight:
 
     def _declare_lost(self, sent: SentChunk) -> int:
         del self._by_position[sent.position]
+        self._lost_sent_at[sent.position] = sent.sent_at
         self._resolve(sent)
         if self.recorder is not None and sent.snapshot is not None:
             self.recorder.on_lost(sent.snapshot, sent.length)
         return sent.position
 
-    def _earliest(self, sent: SentChunk | None) -> SentChunk | None:
-        """Of this sending and the one before it the first that may have arrived; None: both are known to be lost."""
+    def _earliest(self, sent: SentChunk | None, gone_before: float = -math.inf) -> SentChunk | None:
+        """Of this sending and the one before it the first that may have arrived; None: both are known to be lost.
+
+        Args:
+            sent: the sending.
+            gone_before: what went before this moment will not come any more, seconds.
+        """
         for each in (sent.previous, sent) if sent is not None else ():
-            if each is not None and each.number > self._largest_acknowledged[each.queue_pair]:
+            may_come = each is not None and each.sent_at >= gone_before
+            if each is not None and may_come and each.number > self._largest_acknowledged[each.queue_pair]:
                 each.previous = None
                 return each
         return None
@@ -202,6 +270,22 @@ class InFlight:
     def _resolve(self, sent: SentChunk) -> None:
         sent.is_resolved = True
         self.bytes_in_flight -= sent.length
+
+
+def _gone_before(sent: SentChunk, now: float, min_rtt: float) -> float:
+    """Before which moment a chunk's earlier sendings went of which it was none that has come just now, seconds.
+
+    It is this one that came, where it took as long as one takes, and the path would have become that much longer for
+    one of those; of a path that has, what comes is not as old, time after time, as one round trip was.
+    """
+    took = now - sent.sent_at
+    is_as_usual = 0 < min_rtt <= took <= USUAL_TRIPS * min_rtt + REPORT_SLACK_SECONDS
+    return now - _longest_seconds(min_rtt) if is_as_usual else -math.inf
+
+
+def _longest_seconds(min_rtt: float) -> float:
+    """What a time-out backs off to: that an earlier sending comes after that is not to be expected."""
+    return LARGEST_BACKOFF * _base_seconds(min_rtt)
 
 
 RTT_FACTOR = 1.25
@@ -219,6 +303,10 @@ LARGEST_BACKOFF = 16
 """The time-out doubles up to so many times its base, 4.1 s at a round trip of 0.2 s: a path that comes back is found
 within that time, long before a transfer is given up. Ours."""
 
+
+SHORTER_SHARE = 0.5
+"""Of what chunks took that went again for nothing: one that comes in less says that the queue has gone in which those
+were, or that they were others than was thought. Ours."""
 
 UNCERTAIN_BACKOFF = 2
 """And no more than so many times while it is not known which sending has come: enough for a queue that makes the round
@@ -253,6 +341,11 @@ class RetransmitTimeout:
     def on_first_sending(self) -> None:
         """A chunk has come that had not gone again: round trips are told, and the time-out is long enough."""
         self._spurious_trip = 0.0
+
+    def on_trip(self, trip: float) -> None:
+        """A chunk that went again has come for sure, in so many seconds: that others took far longer is over."""
+        if trip < SHORTER_SHARE * self._spurious_trip:
+            self._spurious_trip = 0.0
 
     def on_spurious(self, trip: float, round_trip: float) -> None:
         """What was sent again for nothing had taken so long at most: no chunk is overdue before that.

@@ -340,6 +340,11 @@ class XSender(SenderBase):
         if self.settings.reliable:
             return arrived + self._pump(now)
         rtt = None if newest is None else self._trip_of(newest, report.held, now)
+        if self._in_flight.shorter_trip is not None:
+            rtt = self._latest_trip = self._in_flight.shorter_trip
+            self._in_flight.shorter_trip = None
+            # it was made for a longer one, and what came too early for that one was no earlier sending
+            self._timeout.on_first_sending()
         rate = self._delivery_rate(report.arrived_at, report.received_bytes)
         self._learn(rtt, rate, len(new), lost, now)
         return arrived + self._pump(now)
@@ -482,7 +487,8 @@ class XSender(SenderBase):
     @property
     def _round_trip(self) -> float:
         """The latest, 0 while none is known."""
-        return min(self.control.rtt, self._latest_trip) or self.settings.rtt_hint or 0.0
+        known = min(self.control.rtt or math.inf, self._latest_trip)
+        return known if known < math.inf else self.settings.rtt_hint or 0.0
 
     @property
     def _rate(self) -> float:
@@ -493,13 +499,15 @@ class XSender(SenderBase):
         """The round trip that this chunk took; None for one sent again, which is told for the time-out only.
 
         Which of its sendings was acknowledged is not known (Karn), so it takes no less than this: while only such ones
-        are under way, a queue that has drained meanwhile would keep the time-out long.
+        are under way, a queue that has drained meanwhile would keep the time-out long. As long as no round trip is
+        known it is told: where of all that went first nothing came, it may be all that ever tells.
         """
         # whoever says that it has held its report for longer than the chunk is gone has said nothing
         trip = max(now - sent.sent_at - max(held, 0.0), 0.0)
         if sent.is_retransmission:
             self._latest_trip = min(self._latest_trip, trip)
-            return None
+            self._timeout.on_trip(trip)
+            return None if self.control.rtt else trip
         self._latest_trip = trip
         # who comes late to a report took it for longer under way than it was: no sign of a queue
         return None if self._lateness.seconds(now) else trip

@@ -93,6 +93,7 @@ def test_what_nobody_knew_is_awaited_until_a_train_is_answered(ends: Ends) -> No
     assert not ends.told
     ends.carry(0)
     assert not memory.awaits_train
+    assert not memory.lost_trains
     assert len(ends.told) == 1, "of one side; the other has got no answer yet"
 
 
@@ -107,6 +108,7 @@ def test_or_until_none_of_the_first_trains_has_been(ends: Ends) -> None:
     assert ends.told == [ends.now]
     assert ends.now == pytest.approx(UNHEARD_SECONDS)
     assert memory.is_probing, "more go, for it may be known later"
+    assert memory.lost_trains, "and what goes now is cut for a path that loses many packets"
 
 
 def test_an_end_that_comes_up_later_is_measured_as_soon_as_it_is_heard(ends: Ends) -> None:

@@ -118,6 +118,12 @@ def test_where_datagrams_are_repaired_the_first_chunk_is_no_shorter_than_one(mtu
     assert first_chunk_bytes(mtu, repairs_packets=True) == max(mtu, SMALLEST_CHUNK_BYTES)
 
 
+def test_where_trains_told_nothing_the_first_chunk_is_a_packet_for_that_path_loses_many() -> None:
+    assert first_chunk_bytes(1024, repairs_packets=False, lost_trains=True) == 1024
+    assert first_chunk_bytes(1024, repairs_packets=False) == 4096
+    assert first_chunk_bytes(1442, repairs_packets=True, lost_trains=True) == SMALLEST_CHUNK_BYTES
+
+
 def test_chunks_of_datagrams_are_whole_ones_and_long_ones_whole_batches() -> None:
     assert whole_datagrams(16 * 1024, 1440) == 11 * 1440
     assert whole_datagrams(128 * 1024, 1440) == 2 * 44 * 1440

@@ -7,6 +7,8 @@ import math
 import pytest
 
 from fedrdma_fate.core.x.loss_detection import (
+    EARLY_RETURN_TRIPS,
+    EARLY_RETURNS,
     LARGEST_BACKOFF,
     UNCERTAIN_BACKOFF,
     UNCERTAIN_IN_A_ROW,
@@ -186,6 +188,73 @@ def test_what_comes_a_little_sooner_than_the_least_round_trip_that_is_known_may_
     assert in_flight.spurious_trip == pytest.approx(0.0245)
 
 
+def again_long_after(count: int, gap: float = 4.0) -> InFlight:
+    """So many chunks went at once, were overdue, and went again so many seconds later, a millisecond apart."""
+    in_flight = InFlight(1)
+    for position in range(count):
+        in_flight.on_sent(SentChunk(position, 1, 0, 0.0, False))
+    assert in_flight.detect_overdue(1.0) == list(range(count))
+    for position in range(count):
+        in_flight.on_sent(SentChunk(position, 1, 0, gap + 0.001 * position, True))
+    return in_flight
+
+
+def test_what_comes_a_usual_round_trip_after_it_went_again_is_no_sending_of_seconds_ago() -> None:
+    in_flight = again_long_after(4)
+    came = in_flight.on_acknowledged(0, 4.022, 0.02)
+    assert came is not None
+    assert came.sent_at == 4.0
+    assert in_flight.on_acknowledged(3, 4.025, 0.02) is not None
+    assert in_flight.detect_lost() == [], "three have to follow"
+    overtaken = again_long_after(4)
+    overtaken.on_acknowledged(3, 4.025, 0.02)
+    assert overtaken.detect_lost() == [0]
+
+
+def test_what_comes_much_later_or_of_a_path_that_nobody_knows_may_be_the_earlier_sending() -> None:
+    # as long as a path takes that has become a hundred times as long
+    assert again_long_after(4).on_acknowledged(0, 4.3, 0.02) is None
+    assert again_long_after(4).on_acknowledged(0, 4.022, 0.0) is None
+    # or one that has become as long as that since a moment ago
+    assert again_long_after(4, gap=0.06).on_acknowledged(0, 0.082, 0.02) is None
+
+
+def test_many_that_come_too_soon_long_after_they_had_gone_before_say_that_the_path_is_shorter() -> None:
+    known = 0.074
+    in_flight = again_long_after(2 * EARLY_RETURNS)
+    for position in range(2 * EARLY_RETURNS):
+        assert in_flight.shorter_trip is None
+        # at several moments: 25 ms after each went again
+        now = 4.025 + 0.001 * position + (EARLY_RETURN_TRIPS * known if position == 2 * EARLY_RETURNS - 1 else 0.0)
+        if position == 2 * EARLY_RETURNS - 1:
+            in_flight.on_sent(SentChunk(99, 1, 0, now - 0.025, True))
+            in_flight.on_acknowledged(99, now, known)
+        else:
+            in_flight.on_acknowledged(position, now, known)
+    assert in_flight.shorter_trip == pytest.approx(0.025)
+
+
+def test_what_was_held_up_somewhere_and_comes_at_one_moment_says_nothing_of_the_path() -> None:
+    in_flight = again_long_after(4 * EARLY_RETURNS)
+    for position in range(4 * EARLY_RETURNS):
+        in_flight.on_acknowledged(position, 4.04, 0.074)
+    assert in_flight.shorter_trip is None
+
+
+def test_nor_do_such_as_had_gone_a_moment_before_or_a_chunk_that_tells_of_the_round_trip() -> None:
+    soon = again_long_after(EARLY_RETURNS, gap=0.1)
+    for position in range(EARLY_RETURNS):
+        soon.on_acknowledged(position, 0.125 + 0.03 * position, 0.074)
+    assert soon.shorter_trip is None
+    told = again_long_after(EARLY_RETURNS)
+    for position in range(EARLY_RETURNS):
+        if position == EARLY_RETURNS - 1:
+            told.on_sent(SentChunk(100, 1, 0, 4.1, False))
+            told.on_acknowledged(100, 4.2, 0.074)
+        told.on_acknowledged(position, 4.025 + 0.001 * position, 0.074)
+    assert told.shorter_trip is None
+
+
 def test_nothing_is_overdue_before_what_went_again_for_nothing_had_taken_until_round_trips_are_told() -> None:
     timeout = RetransmitTimeout()
     short = timeout.seconds(0.004)
@@ -193,6 +262,16 @@ def test_nothing_is_overdue_before_what_went_again_for_nothing_had_taken_until_r
     assert timeout.seconds(0.004) == timeout.seconds(0.05) > short
     assert timeout.seconds(0.1) == RetransmitTimeout().seconds(0.1)
     timeout.on_first_sending()
+    assert timeout.seconds(0.004) == short
+
+
+def test_one_that_went_again_and_came_in_far_less_says_that_the_time_out_is_long_enough() -> None:
+    timeout = RetransmitTimeout()
+    short = timeout.seconds(0.004)
+    timeout.on_spurious(0.05, 0.004)
+    timeout.on_trip(0.045)
+    assert timeout.seconds(0.004) == timeout.seconds(0.05)
+    timeout.on_trip(0.02)
     assert timeout.seconds(0.004) == short
 
 

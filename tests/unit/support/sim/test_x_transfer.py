@@ -298,6 +298,26 @@ def test_repair_chunks_save_the_round_trip_of_what_was_lost_last_but_now_and_the
     assert statistics.median(repaired) <= 0.02 + mebibytes * MIB * 8 / 10e9 + 0.25 * 0.02
 
 
+@pytest.mark.parametrize(("loss", "seed", "most"), [(0.1, 3, 5.0), (0.2, 1, 20.0), (0.2, 4, 20.0), (0.3, 4, 40.0)])
+def test_a_first_transfer_of_which_hardly_anything_came_at_first_still_finds_what_is_lost(
+    loss: float, seed: int, most: float
+) -> None:
+    """All of it goes at once, for nothing is known, and most is lost: by a full queue, and chunks are four packets.
+
+    Then nothing but what went again tells of the path. These took 80, 343, more than 400, and more than 400 s.
+    """
+    clock = VirtualClock()
+    profile = BottleneckProfile(
+        20e6, buffer_bytes=126_600, nic_bps=200e6, mtu_bytes=1024, loss=loss, loses_in_front=True
+    )
+    link = Bottleneck(clock, profile, random.Random(seed))
+    transfer = XFlow(clock, link, ChunkPlan(2_338_944, 4096))
+    transfer.start()
+    clock.run(400)
+    assert transfer.outcome == Finished()
+    assert transfer.ended_at <= most
+
+
 def test_a_path_that_is_probed_begins_at_its_rate() -> None:
     clock, link = world(BottleneckProfile(1e9, buffer_bytes=0.5e6, nic_bps=10e9))
     transfer = XFlow(clock, link, ChunkPlan(64 * MIB, FIRST_CHUNK_BYTES), probed=True, recut=True)
