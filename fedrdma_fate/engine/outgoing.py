@@ -260,8 +260,9 @@ class OutgoingTransfers:
 
     def _take_grant_of(self, transfer: int, grant: Grant, now: float) -> None:
         """A slot that was granted for this transfer, which may have ended since."""
-        outgoing = self._waiting.get(transfer)
-        if outgoing is None:
+        outgoing, held = self._waiting.get(transfer), self._granted.get(transfer)
+        if outgoing is None or (held is not None and held.grant != grant.grant):
+            # where it is kept back it may have one that was granted ahead, and have asked for another before
             self._give_back(grant.grant)
         elif self._is_kept_back(outgoing):
             self._requests.answered(transfer)

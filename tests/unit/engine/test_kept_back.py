@@ -12,7 +12,7 @@ from fedrdma_fate.core.path import PathState
 from fedrdma_fate.engine.payload import Outgoing
 from fedrdma_fate.ports import ChunkService
 from fedrdma_fate.wire.errors import ErrorCode
-from fedrdma_fate.wire.frames import GrantReturn
+from fedrdma_fate.wire.frames import GrantRequest, GrantReturn
 from tests.support.endpoints import HeapRegion, MemoryWire
 from tests.support.engine import SETTINGS, Pair, outgoing
 
@@ -58,6 +58,21 @@ def test_a_transfer_begins_when_the_train_has_told_and_is_cut_for_that(pair: Pai
     told(pair)
     pair.run()
     assert chunk_bytes(pair) == [LOSSY.mtu_bytes], "one packet, for the path is slow"
+
+
+def test_a_second_slot_that_comes_for_it_meanwhile_is_given_back(pair: Pair) -> None:
+    pair.outgoing.submit(message(), pair.now)
+    (request,) = pair.sending.take(GrantRequest)
+    # one that was granted ahead is there before the one that it has asked for
+    ahead, asked_for = HeapRegion(2 * len(BODY)).slot(), HeapRegion(request.slot_bytes).slot()
+    pair.grant(ahead)
+    pair.carry()
+    pair.grant(asked_for, request.transfer)
+    pair.run()
+    assert pair.receiving.returned == [asked_for]
+    told(pair)
+    pair.let_time_pass(5.0)
+    assert [slot for _, slot, _ in pair.receiving.received_offers] == [ahead]
 
 
 def test_one_that_is_given_up_meanwhile_gives_its_slot_back(pair: Pair) -> None:
