@@ -77,7 +77,8 @@ ANSWER_SECONDS = 0.5
 AWAITED_SECONDS = TRAINS * ANSWER_SECONDS
 """So long is a transfer kept back for what trains tell, once a train of the peer has shown that its end is up. What it
 is cut into stands until its end: of chunks of several packets few come where a fifth of these are lost, and it takes
-minutes in place of seconds."""
+minutes in place of seconds. Fast paths lose no fifth: where a train has come so soon that the path is no slow one, and
+told nothing else, it is not kept back for the next."""
 
 UNHEARD_SECONDS = 5.0
 """The same from the first train on where none of the peer has come: its end is up seconds later where the answers by
@@ -297,6 +298,8 @@ class ProbingSide:
                 return found
             nearest = min(round_trip, self._short.min_rtt)
             return dataclasses.replace(self._short, rate=max(believed, self._short.rate), min_rtt=nearest)
+        elif _is_no_slow_path(answer, length, round_trip):
+            self._awaited_until = now
         return None
 
     def on_heard(self, now: float) -> Train | None:
@@ -334,6 +337,14 @@ def _believed(rate: float, came: int) -> float:
     """What of the rate at which a train arrived to begin with, when so many of it came."""
     has_room = came > ROOM_SHARE * TRAIN_DATAGRAMS or rate <= SLOW_PATH_RATE
     return rate if has_room else rate * came / TRAIN_DATAGRAMS
+
+
+def _is_no_slow_path(answer: PathProbeAnswer, datagram_bytes: int, round_trip: float) -> bool:
+    """Whether so much of a train has come so soon that the path is no slow one, at however few moments it was seen."""
+    came = sum(count for count, _ in answer.arrivals)
+    if came <= ROOM_SHARE * TRAIN_DATAGRAMS:
+        return False
+    return came * datagram_bytes > SLOW_PATH_RATE * (round_trip + answer.arrivals[-1][1] * 1e-9)
 
 
 def _is_jittered(fastest: float, rate: float) -> bool:

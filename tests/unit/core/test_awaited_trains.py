@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fedrdma_fate.core.path_probe import (
     AWAITED_SECONDS,
     HEARD_SECONDS,
@@ -44,6 +46,30 @@ def test_what_the_first_trains_tell_is_awaited_and_no_longer() -> None:
     probing.on_heard(11.0)
     assert probing.is_awaited(11.0 + AWAITED_SECONDS - 0.01)
     assert not probing.is_awaited(11.0 + AWAITED_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "round_trip", "is_awaited"),
+    [
+        (((64, 0),), 0.001, False),
+        (((64, 0),), 0.02, False),
+        # whoever looked may have done so late, on a path of 80 Mbit/s
+        (((64, 0),), 0.03, True),
+        (((4, 0), (60, 28_000_000)), 0.001, True),
+        # a small buffer, or a policer's bucket
+        (((32, 0),), 0.001, True),
+        ((), 0.001, True),
+    ],
+)
+def test_where_a_train_has_come_at_one_moment_and_so_soon_that_the_path_is_fast_nothing_is_awaited(
+    arrivals: tuple[tuple[int, int], ...], round_trip: float, is_awaited: bool
+) -> None:
+    probing, held = ProbingSide(), arrivals[-1][1] if arrivals else 0
+    probing.start(10.0)
+    now = 10.0 + round_trip + held * 1e-9
+    assert probing.on_answer(PathProbeAnswer(1, arrivals, held), now) is None
+    assert probing.is_awaited(now) == is_awaited
+    assert probing.timer() == 10.5, "another goes all the same"
 
 
 def test_when_the_peers_end_is_heard_to_be_up_a_train_goes_at_once_and_no_second_one() -> None:
