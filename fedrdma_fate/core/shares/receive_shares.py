@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Collection, Mapping
 
 from fedrdma_fate.core.shares.common_end import Ending, common_end
+from fedrdma_fate.core.shares.distances import believed_round_trip, common_round_trip
 from fedrdma_fate.core.shares.link_rate import AMPLE_SHARE, JOINT_GAIN, LONG_WINDOWS, WANTED_GAIN, LinkRate
 from fedrdma_fate.core.shares.max_min import max_min
 from fedrdma_fate.core.shares.share_sender import Arrivals, Sender
@@ -43,9 +44,6 @@ TOLD_SHARE = 0.02
 
 DECIDE_SECONDS = 0.001
 """Who begins or ends within this is decided on together: 64 that begin together would else be told 64 times."""
-
-UNKNOWN_ROUND_TRIP_SECONDS = 0.1
-"""Of senders whose round trip is not known yet."""
 
 PATH_HEADROOM = 1.25
 """Of what is known of the way to one, it may have so many times: what it probes for, itself (`PROBE_UP`)."""
@@ -242,9 +240,9 @@ class ReceiveShares:
 
     @property
     def round_trip(self) -> float:
-        """The longest of all that send, seconds; of all, while nobody does."""
+        """The longest of all that send, seconds, but of few that are much farther away; of all, while nobody does."""
         known = [self._trip(sender) for sender in self.senders.values() if sender.active or not self._crowd]
-        return max(known, default=UNKNOWN_ROUND_TRIP_SECONDS)
+        return common_round_trip(known)
 
     def take_told(self) -> dict[str, float]:
         """Shares that are to be told now, by name; infinite: no bound."""
@@ -346,7 +344,7 @@ class ReceiveShares:
 
     def _trip(self, sender: Sender) -> float:
         """Its round trip, seconds; after half of it is heard that it has begun."""
-        return UNKNOWN_ROUND_TRIP_SECONDS if sender.round_trip is None else sender.round_trip
+        return believed_round_trip(sender.round_trip)
 
     @property
     def _may_begin(self) -> Mapping[str, Sender]:
@@ -467,7 +465,7 @@ class ReceiveShares:
 
     def _end_window(self, now: float) -> None:
         active = [sender for sender in self.senders.values() if sender.active]
-        if self._windows.judge(active, self._settled_at, self.round_trip, now):
+        if self._windows.judge(active, self._settled_at, self.round_trip, now, self._trip):
             self._count(now)
         self._windows.tell(len(active))
         self._look_for_common_end()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fedrdma_fate.core.shares.link_rate import LinkRate
 from fedrdma_fate.core.shares.share_sender import Sender
@@ -94,7 +94,14 @@ class Windows:
         for sender in senders:
             sender.come_before = sender.come if sender.active else None
 
-    def judge(self, active: Sequence[Sender], settled_at: float, round_trip: float, now: float) -> bool:
+    def judge(
+        self,
+        active: Sequence[Sender],
+        settled_at: float,
+        round_trip: float,
+        now: float,
+        trip_of: Callable[[Sender], float] = lambda _sender: 0.0,
+    ) -> bool:
         """One is over; whether anybody counts as one that does not send any more. `tell` is to follow.
 
         Args:
@@ -102,6 +109,7 @@ class Windows:
             settled_at: since when nobody has begun or ended, and all have known their shares for a round trip.
             round_trip: the longest of theirs, seconds.
             now: seconds.
+            trip_of: the round trip of one that may be farther away.
         """
         self._measured = [sender for sender in active if sender.come_before is not None]
         for sender in self._measured:
@@ -111,7 +119,7 @@ class Windows:
         is_overrun = self._window is not None and self._link.is_overrun(self._window)
         part = (self._link.shared_out or math.inf) / max(len(active), 1)
         for sender in self._measured:
-            self._judge_one(sender, part, round_trip, now, is_overrun=is_overrun)
+            self._judge_one(sender, part, max(round_trip, trip_of(sender)), now, is_overrun=is_overrun)
         return any(sender.silent for sender in self._measured)
 
     def tell(self, count: int) -> None:

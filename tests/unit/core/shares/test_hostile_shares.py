@@ -32,7 +32,7 @@ def steps(draw: st.DrawFn) -> list[Step]:
 class Site:
     """A site whose peers take what they are given, but for what a step says, and a link that carries LINK."""
 
-    def __init__(self, *, gathers: bool) -> None:
+    def __init__(self, *, gathers: bool, path_rate: float = LINK) -> None:
         self.gathers = gathers
         self.shares = ReceiveShares(gathers=gathers)
         self.now = 1.0
@@ -42,7 +42,7 @@ class Site:
         self.numbers = iter(range(10**6))
         for number in range(PEERS):
             self.shares.join(str(number), self.now, RTT)
-            self.shares.on_path(str(number), self.now, LINK, RTT)
+            self.shares.on_path(str(number), self.now, path_rate, RTT)
         self.shares.settle(self.now)
 
     def take(self, step: Step) -> None:
@@ -139,3 +139,22 @@ def test_when_all_are_honest_again_the_link_is_used_and_shared_evenly(gathers: b
     got = [after - then for after, then in zip(site.came, before, strict=True)]
     assert sum(got) >= 0.85 * LINK
     assert max(got) <= 1.3 * min(got)
+
+
+@pytest.mark.parametrize("sends", [True, False])
+@settings(max_examples=20, derandomize=True)
+@given(st.floats(0, 20.0))
+def test_one_that_says_it_is_far_away_does_not_keep_the_others_at_what_trains_have_told(
+    sends: bool, round_trip: float
+) -> None:
+    site, liar = Site(gathers=True, path_rate=LINK / PEERS), PEERS - 1
+    site.shares.join(str(liar), site.now, round_trip)
+    for number in range(PEERS):
+        site.take(("begin", number, 10.0))
+    if not sends:
+        site.transfers[liar].clear()
+    site.run(8.0)
+    before = list(site.came)
+    site.run(1.0)
+    got = sum(site.came[:liar]) - sum(before[:liar])
+    assert got >= 0.9 * LINK * (PEERS - 1) / PEERS
