@@ -336,7 +336,7 @@ class XSender(SenderBase):
         elif self._in_flight.spurious_trip is not None:
             self._timeout.on_spurious(self._in_flight.spurious_trip, self._round_trip)
         self._in_flight.spurious_trip = None
-        arrived = self._tell_arrived(new)
+        arrived = self._tell_arrived(new) + self._digests_of(position for position in new if position >= sent)
         if self.settings.reliable:
             return arrived + self._pump(now)
         rtt = None if newest is None else self._trip_of(newest, report.held, now)
@@ -777,6 +777,16 @@ class XSender(SenderBase):
             return 1
         lost = chunk_loss(self.control.loss, self._packets)
         return copies_of_repeat(lost) if is_retransmission else copies_of_last(lost)
+
+    def _digests_of(self, unsent: Iterable[int]) -> list[Action]:
+        """The receiver has these from before, by a path of which this end knows nothing any more, and they do not go.
+
+        The header speaks for them all the same. Of what is sealed before it goes it has nothing that counts.
+        """
+        if self.settings.tells_arrivals:
+            return []
+        chunks = [chunk for each in unsent if (chunk := self._queue.chunk(each)).offset >= self._queue.written_from]
+        return [action for chunk in chunks for action in self._header.on_chunk_sent(chunk)]
 
     def _finish_sending(self) -> list[Action]:
         """The header goes once every digest is known."""

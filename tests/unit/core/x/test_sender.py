@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from fedrdma_fate.core.actions import Action, Failed, PostChunk, PostRepair
+from fedrdma_fate.core.actions import Action, ComputeDigest, Failed, PostChunk, PostRepair, WriteHeader
 from fedrdma_fate.core.path import PathState
 from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import immediate_of
@@ -430,3 +430,41 @@ def test_of_what_a_full_buffer_lost_no_copies_go_but_of_the_last() -> None:
 def test_of_few_that_are_lost_copies_go_with_each() -> None:
     _, sent = cut_burst(60, count=64)
     assert [len(sent[position]) for position in range(60, 64)] == [3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("kept", [10, 39, 40])
+def test_what_a_receiver_has_from_before_is_not_sent_and_the_header_speaks_for_it(kept: int) -> None:
+    plan = ChunkPlan(40_000, 1000)
+    settings = XSendSettings(tag=1, window_bytes=2000, mtu_bytes=1000)
+    sender = XSender(1, plan, settings, RateController(PathState(1e5, 0.02, 0.0), proved=True))
+    todo, now, complete, sent, wanted, has_header = sender.start(0.0), 0.0, kept, set[int](), set[int](), False
+    while not has_header and now < 60.0:
+        wanted |= {action.chunk.index for action in todo if isinstance(action, ComputeDigest)}
+        sent |= set(positions(sender, todo))
+        has_header = any(isinstance(action, WriteHeader) for action in todo)
+        answers = [
+            more for each in todo if isinstance(each, ComputeDigest) for more in sender.on_digest(each.chunk.index, 1)
+        ]
+        has_header = has_header or any(isinstance(action, WriteHeader) for action in answers)
+        now += 0.01
+        while complete in sent:
+            complete += 1
+        due = sender.timer()
+        todo = sender.on_report(Report(1, 0, complete, b"", complete - 1, now - 0.01, 0.0, complete * 1000), now)
+        todo += sender.on_timer(now) if due is not None and due <= now else []
+    assert has_header
+    assert wanted == set(range(plan.count))
+    assert len(sent) < plan.count
+
+
+@pytest.mark.parametrize("settings", [{"tells_arrivals": True}, {}])
+def test_of_what_is_sealed_later_or_not_written_yet_no_digest_is_wanted(settings: dict[str, bool]) -> None:
+    plan = ChunkPlan(40_000, 1000)
+    written_from = 0 if settings else 35_000
+    details = XSendSettings(tag=1, window_bytes=2000, mtu_bytes=1000, **settings)
+    control = RateController(PathState(1e5, 0.02, 0.0), proved=True)
+    sender = XSender(1, plan, details, control, written_from)
+    sent = {action.chunk.index for action in sender.start(0.0) if isinstance(action, ComputeDigest)}
+    told = sender.on_report(Report(1, 0, plan.count, b"", plan.count - 1, 0.01, 0.0, 40_000), 0.02)
+    wanted = {action.chunk.index for action in told if isinstance(action, ComputeDigest)} | sent
+    assert wanted == (sent if settings else set(range(35, 40)))
