@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 from fedrdma_fate.gateway.context import GatewayContext
@@ -18,6 +19,10 @@ FRAME_BYTES = 16 * 1024
 
 FRAMES_OF_AN_ORDER = 16
 """As which a sum that is ordered counts, and again when it is over: to begin it takes as long as some frames."""
+
+CONNECT_SECONDS = 0.01
+"""Of its rate is as what a peer's half of a data path counts: to open ours, with a thread, memory or queue pairs, takes
+up to some milliseconds. So a hundred a second may begin; one that is lost again and again is, five times at most."""
 
 BURST_SECONDS = 1.0
 """Of the rate, at once: what a peer sends again after a reconnection."""
@@ -135,6 +140,10 @@ class Pace:
     def charge(self, frames: int) -> None:
         """A frame that is acted upon leads to so many of ours, which the peer has to answer for."""
         self._meter.charge(frames)
+
+    def charge_connect(self) -> None:
+        """A data path was begun."""
+        self._meter.charge(math.ceil(self._rate * CONNECT_SECONDS))
 
     @property
     def _is_behind(self) -> bool:

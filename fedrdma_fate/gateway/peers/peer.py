@@ -409,6 +409,7 @@ class Peer:
                     self._note_journal("")
                 self._lose(f"it said goodbye: {reason}")
             case Connect():
+                self._pace.charge_connect()
                 self._on_connect(frame)
             case PathUse():
                 self.main_path.on_use(frame)

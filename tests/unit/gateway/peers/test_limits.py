@@ -10,8 +10,10 @@ from fedrdma_fate.core.credits import MOST_CREDITS
 from fedrdma_fate.gateway.messages import mailbox as mailboxes
 from fedrdma_fate.gateway.peers.metering import FLOOD_SECONDS, FrameMeter
 from fedrdma_fate.gateway.peers.outgoing_room import OutgoingRoom
+from fedrdma_fate.security.key_schedule import PATH_NONCE_BYTES
 from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import (
+    Connect,
     Delivered,
     Goodbye,
     Grant,
@@ -256,6 +258,27 @@ def test_a_peer_that_floods_is_slowed_down_and_then_cut_off_and_told(play: Play)
         assert not b.peer.shut_out
 
     play(scenario, limits={"frames_per_second": 100})
+
+
+@pytest.mark.parametrize(("count", "least", "most"), [(5, 0.0, 0.1), (1000, 8.0, 12.0)])
+def test_data_paths_of_a_peer_are_begun_no_faster_than_they_can_be_opened(
+    play: Play, count: int, least: float, most: float
+) -> None:
+    async def scenario(twin: Twin) -> None:
+        await twin.connect()
+        b = twin.halves["b"]
+        assert b.stream is not None
+        await asyncio.sleep(1)
+        began = asyncio.get_running_loop().time()
+        for number in range(count):
+            connect = Connect("grpc", "", 1000 + number, False, {}, bytes(PATH_NONCE_BYTES))
+            b.stream._incoming.put_nowait(encode_frame(connect))
+        while not b.stream._incoming.empty():
+            await asyncio.sleep(0.001)
+        assert least <= asyncio.get_running_loop().time() - began <= most
+        assert b.peer.connected
+
+    play(scenario)
 
 
 def test_a_peer_that_floods_and_reconnects_again_and_again_is_cut_off_as_well(play: Play) -> None:
