@@ -155,6 +155,8 @@ def test_a_fast_path_is_measured_once_more_with_long_datagrams(ends: Ends) -> No
     ends.carry(0)
     assert ends.wire.paddings.count(long) == 0
     ends.sides[0].on_timer(ends.now)
+    assert not ends.memories[0].awaits_train
+    assert not ends.memories[0].lost_trains, "it has told nothing yet, but it was answered"
     assert ends.wire.paddings.count(long) == 1
     ends.carry(1, spacing=5.4e-6)
     ends.carry(0)
