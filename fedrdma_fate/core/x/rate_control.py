@@ -67,6 +67,11 @@ QUEUE_CHUNKS = 1.6
 which the least round trip is remembered takes longer on an idle path, by up to its own time, and that of its heads."""
 
 
+SMALL_BUFFER_TRIPS = 0.5
+"""Times the least round trip, what a small buffer holds: in one that is full, BBR and CUBIC leave no room to who comes
+down for what it loses. In a larger one they do, and to take each loss for a sign of them would keep us at half of a
+link for seconds after they have gone. Ours."""
+
 SHARED_QUEUE_SECONDS = 0.01
 """So long a queue of others does not make a window too small for a share of the link; in a buffer that they keep full
 it is to become too small, as theirs do."""
@@ -547,7 +552,8 @@ class RateController:
         # on slow paths a round has few chunks: what they lose by chance is as much
         is_judged = self._proved and self._competition.capacity > SLOW_PATH_RATE
         if loses_in_queue and is_judged and math.isfinite(ended.least_queue):
-            self._competition.on_full_buffer(self._bandwidth, overloaded=is_overloaded)
+            is_small = ended.least_queue < SMALL_BUFFER_TRIPS * self._rtt.least
+            self._competition.on_full_buffer(self._bandwidth, overloaded=is_overloaded and is_small)
         if not may_be_queued and not self._competition.is_full_lately:
             # where packets count one by one, and a burst takes many of few chunks, these tell too little;
             # and where the probe has queued, a buffer overflows that may be others' as well

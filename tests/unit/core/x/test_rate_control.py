@@ -412,6 +412,16 @@ def test_what_is_lost_without_a_queue_soon_after_a_full_buffer_has_lost_somethin
     assert (settled(control).policed_seconds > 0) is not full
 
 
+@pytest.mark.parametrize(("queue", "is_small"), [(0.004, True), (0.03, False)])
+def test_who_overruns_a_small_buffer_while_we_send_less_than_we_may_is_a_competitor_and_in_a_large_one_room_is_left(
+    queue: float, is_small: bool
+) -> None:
+    control, now = raised_by_a_tenth()
+    control._competition.capacity = 1.5 * RATE
+    lose_for(control, now, 2, lost=4, queue=queue)
+    assert control._competition.is_recent is is_small
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_nor_are_chunks_that_are_overdue_then(full: bool) -> None:
     control, now = raised_by_a_tenth()
