@@ -2,7 +2,7 @@
 
 requirements.lock is made of pyproject.toml, requirements-py310.lock of what FATE's guide installs, without us, and
 requirements-py310-tests.lock of what our wheel and the tests need beside it; requirements-audit.lock is pip-audit's
-own.
+own, and requirements-quic.lock aioquic's, for every Python from 3.10 on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.lib import system
+from scripts.lib import aioquic, system
 from scripts.lib.audit import TOOL
 from scripts.lib.console import CommandError, fail, say, step
 from scripts.lib.python310 import BUNDLED, GUIDE, TOOLS, VERSION, Python310
@@ -71,6 +71,10 @@ def write_locks(root: Path, extra: Sequence[str]) -> None:
         source = Path(directory, "requirements.in")
         source.write_text(f"{TOOL}\n")
         _resolve(uv, source, root / "requirements-audit.lock", [python_version(system.LOCKED_PYTHON), *extra])
+    with tempfile.TemporaryDirectory() as directory, step("resolving aioquic"):
+        source = Path(directory, "requirements.in")
+        source.write_text(f"{aioquic.WANTED}\n")
+        _resolve(uv, source, root / aioquic.LOCK, [python_version(VERSION), "--universal", *extra])
 
 
 def python_version(version: tuple[int, int]) -> str:
@@ -94,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/lock",
         description="Write requirements.lock anew from pyproject.toml, the two of Python 3.10 from what FATE's "
-        "guide installs, and that of pip-audit. Versions already locked are kept where they still fit.",
+        "guide installs, and those of pip-audit and aioquic. Versions already locked are kept where they still fit.",
     )
     parser.add_argument("--upgrade", action="store_true", help="take the newest version of everything that may move")
     parser.add_argument("--upgrade-package", action="append", default=[], metavar="NAME", help="only of this package")

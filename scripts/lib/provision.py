@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.lib import system, testbed_tools, verbs
+from scripts.lib import aioquic, system, testbed_tools, verbs
 from scripts.lib.console import CommandError, fail, say, step
 from scripts.lib.debian import PackageUnavailableError
 from scripts.lib.iperf3 import IPERF3
@@ -53,6 +53,7 @@ class Provision:
         self._provide_pyverbs()
         self._provide_iperf3()
         self._provide_mosquitto()
+        self._provide_aioquic()
         self._provide_testbed_tools()
 
     def _install_environment(self) -> None:
@@ -87,6 +88,11 @@ class Provision:
             without = "fedrdma bench protocols leaves out the rows that need it"
             _provide("mosquitto", lambda: MOSQUITTO.provide(self.venv), without)
 
+    def _provide_aioquic(self) -> None:
+        if not aioquic.is_there(self.venv, self.root):
+            without = "fedrdma bench protocols and fate leave out the rows that need it"
+            _provide("aioquic", lambda: aioquic.provide(self.venv, self.root), without)
+
     def _provide_testbed_tools(self) -> None:
         if not testbed_tools.are_there():
             without = "scripts/testbed and the tests in it are left out"
@@ -97,7 +103,7 @@ def _provide(name: str, provide: Callable[[], str], without: str, remedy: str = 
     """Put something into the environment that can be done without, and say what came of it."""
     try:
         say(f"==> {name}: {provide()}")
-    except PackageUnavailableError as reason:
+    except (PackageUnavailableError, CommandError) as reason:
         say(f"note: no {name} ({reason}); {without}")
         if remedy:
             say(f"  Run as root:  {remedy}")

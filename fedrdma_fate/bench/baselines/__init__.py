@@ -10,6 +10,7 @@ from fedrdma_fate.bench.baselines.fate_standalone import FateStandalone
 from fedrdma_fate.bench.baselines.gateways import GatewayPair
 from fedrdma_fate.bench.baselines.interface import Baseline
 from fedrdma_fate.bench.baselines.memcpy import Memcpy
+from fedrdma_fate.bench.baselines.quic import Quic
 from fedrdma_fate.bench.baselines.raw_tcp import RawTcp
 from fedrdma_fate.bench.baselines.raw_udp import RawUdp
 from fedrdma_fate.bench.selection import select_by_name
@@ -23,6 +24,7 @@ def all_baselines() -> list[Baseline]:
         Memcpy(),
         RawTcp(),
         RawUdp(),
+        Quic(),
         Disk(),
         GatewayPair("fedrdma-e", "shm"),
         GatewayPair("fedrdma-e", "shm", lend=False),
@@ -46,8 +48,8 @@ def all_baselines() -> list[Baseline]:
 
 
 def usual_baselines() -> list[Baseline]:
-    """Those that are measured where none is named: FATE's RabbitMQ backend takes minutes, and needs RabbitMQ."""
-    return [baseline for baseline in all_baselines() if not isinstance(baseline, FateRabbitMq)]
+    """Those that are measured where none is named: QUIC and FATE's RabbitMQ backend take minutes."""
+    return [baseline for baseline in all_baselines() if not isinstance(baseline, FateRabbitMq | Quic)]
 
 
 def select_baselines(names: Sequence[str]) -> list[Baseline]:

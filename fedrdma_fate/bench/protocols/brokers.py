@@ -23,6 +23,10 @@ _UNPACK_RABBITMQ = "scripts.lib.rabbitmq"
 """Of a checkout: unpacks it into the environment of this Python."""
 _UNPACKED_RABBITMQ = "lib/rabbitmq"
 """Where that lies, as in Debian's packages."""
+_AIOQUIC = "lib/aioquic"
+"""Where it lies with all that it needs, beside this Python: FATE's pins leave no release that can be installed."""
+_INSTALL_AIOQUIC = "scripts.lib.aioquic"
+"""Of a checkout: puts it there."""
 _SYSTEM_PROGRAMS = "/usr/sbin"
 """Where Debian puts daemons; an ordinary user's path leaves it out."""
 
@@ -72,10 +76,41 @@ def provide_rabbitmq(checkout: Path) -> str | None:
     return None if done.returncode == 0 else (said[-1] if said else f"it ended with status {done.returncode}")
 
 
+def find_aioquic() -> Path | None:
+    """The directory that has aioquic and all that it needs."""
+    home = Path(sys.prefix, _AIOQUIC)
+    return home if (home / "aioquic/__init__.py").is_file() else None
+
+
+def prefer_aioquic() -> str:
+    """Have this process, and those that multiprocessing starts from it, import from that directory before all others.
+
+    What is imported already stays as it is: it comes first in a program, or for processes that are started yet.
+
+    Raises:
+        SystemExit: there is no such directory.
+    """
+    home = find_aioquic()
+    if home is None:
+        raise SystemExit("there is no aioquic")
+    sys.path.insert(0, str(home))
+    return str(home)
+
+
 def missing_module(module: str, package: str) -> str | None:
     """What to install for a module that is not there."""
     top = module.partition(".")[0]
     return None if importlib.util.find_spec(top) is not None else f"needs {package}: pip install {package}"
+
+
+def quic_problem(model_bytes: int = 0) -> str | None:
+    """Why a model cannot go by QUIC; None when it can."""
+    del model_bytes
+    if find_aioquic() is not None:
+        return None
+    return (
+        f"needs aioquic in a directory of its own: scripts/setup, or .venv/bin/python -m {_INSTALL_AIOQUIC}, in a clone"
+    )
 
 
 def zmtp_problem(model_bytes: int) -> str | None:

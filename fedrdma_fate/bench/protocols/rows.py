@@ -15,6 +15,7 @@ from fedrdma_fate.bench.protocols.brokers import (
     fate_rabbitmq_problem,
     find_rabbitmq,
     mqtt_problem,
+    quic_problem,
     zmtp_problem,
 )
 from fedrdma_fate.bench.protocols.running import RunningBroker
@@ -135,6 +136,7 @@ def all_protocol_rows() -> list[ProtocolRow]:
         ProtocolRow("zmtp-pub", SentAgainBy.TCP, loses=True, find_problem=zmtp_problem),
         ProtocolRow("zmtp-dealer", SentAgainBy.TCP, find_problem=zmtp_problem),
         ProtocolRow("grpc-stream", SentAgainBy.TCP),
+        ProtocolRow("quic", SentAgainBy.PROTOCOL, find_problem=quic_problem),
         _fate_row("fate-rabbitmq"),
         _fate_row("fate-rabbitmq-replication", broker_at_each=True),
         _running_row("fate-osx", "--osx", fate_osx_problem),

@@ -74,6 +74,11 @@ def ends_of(protocol: str) -> Ends:
         if protocol == "zmtp-pub":
             return Ends(zmtp.publishing_server, zmtp.publishing_silo)
         return Ends(zmtp.dealing_server, zmtp.dealing_silo)
+    if protocol in ("quic", "quic-cubic"):
+        from deploy.softroce.programs.exchange.quic import quic_server, quic_silo
+
+        congestion = "cubic" if protocol == "quic-cubic" else "reno"
+        return Ends(quic_server(congestion), quic_silo(congestion))
     if protocol in ("mqtt-0", "mqtt-1", "mqtt-2"):
         from deploy.softroce.programs.exchange.mqtt import mqtt_server, mqtt_silo
 
