@@ -23,12 +23,12 @@ HOME = "lib/aioquic"
 _STAMP = ".fedrdma-setup.json"
 
 
-def is_there(venv: Path, root: Path = ROOT) -> bool:
+def is_there(venv: Path, root: Path) -> bool:
     """Whether the environment has what the lock names."""
     return Stamp(venv / HOME / _STAMP).read("lock") == digest_files([root / LOCK], root)
 
 
-def provide(venv: Path, root: Path = ROOT) -> str:
+def provide(venv: Path, root: Path) -> str:
     """Put it into a virtual environment; a few words on where it lies.
 
     Raises:
@@ -50,7 +50,7 @@ def provide(venv: Path, root: Path = ROOT) -> str:
 def main() -> int:
     """Into the environment of this Python; says in one line what came of it."""
     try:
-        print(provide(Path(sys.prefix)))
+        print(provide(Path(sys.prefix), ROOT))
     except CommandError as error:
         return fail(error)
     return 0

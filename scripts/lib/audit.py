@@ -2,7 +2,7 @@
 
 pip-audit has an environment of its own, `.venv-audit`, since FATE pins a `requests` that it cannot live with. What it
 finds in a package that a gateway runs fails the step. FATE and FATE-LLM pin the others; what is known of those is
-printed, for whoever runs them to judge.
+printed, for whoever runs them to judge; so is what is known of aioquic, which benchmarks alone run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from scripts.lib import system
+from scripts.lib import aioquic, system
 from scripts.lib.console import CommandError, say, step
 from scripts.lib.stamps import Stamp, digest_files
 from scripts.lib.uv import Uv
@@ -49,7 +49,7 @@ class Finding:
 
 
 def audit(root: Path) -> list[Finding]:
-    """Look every locked package up; prints what concerns FATE's own pins, and gives what concerns a gateway.
+    """Look every locked package up; prints what concerns FATE's own pins and QUIC, and gives what concerns a gateway.
 
     Raises:
         NoAdvisoriesError: the index of this machine has no word on weaknesses, not even on notorious ones.
@@ -60,6 +60,8 @@ def audit(root: Path) -> list[Finding]:
         raise NoAdvisoriesError(
             f"the package index of this machine knows of no weakness in {CANARY}, so it knows of none"
         )
+    for finding in _ask(program, newest_pins((root / aioquic.LOCK).read_text())):
+        say(f"    of QUIC in benchmarks: {finding}")
     findings = _ask(program, pins((root / "requirements.lock").read_text()))
     ours = gateway_packages()
     for finding in findings:
@@ -73,6 +75,12 @@ def audit(root: Path) -> list[Finding]:
 def pins(lock: str) -> str:
     """`name==version` of each package in a lock file, a line each."""
     return "".join(f"{pin}\n" for pin in re.findall(r"^([a-z0-9._-]+==[^\s;]+)", lock, flags=re.MULTILINE))
+
+
+def newest_pins(lock: str) -> str:
+    """The same of a lock for several Pythons: of each package the last line, that of the newest."""
+    by_name = {pin.partition("==")[0]: pin for pin in pins(lock).splitlines()}
+    return "".join(f"{pin}\n" for pin in by_name.values())
 
 
 def gateway_packages(package: str = "fedrdma-fate") -> frozenset[str]:

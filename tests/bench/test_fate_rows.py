@@ -95,9 +95,10 @@ def rows(run: tuple[dict[str, Any], Path]) -> Mapping[str, dict[str, Any]]:
 
 def test_the_rows_are_each_mode_and_transport_and_each_reference() -> None:
     references = ["memcpy", "raw-tcp", "raw-udp", "disk"]
+    with_quic = ["memcpy", "raw-tcp", "raw-udp", "aioquic", "disk"]
     assert [baseline.name for baseline in usual_baselines()] == [*references, *OURS, "fate-standalone"]
     by_name = ["fate-rabbitmq", "fate-rabbitmq-replication"]
-    assert [baseline.name for baseline in all_baselines()] == [*references, *OURS, *by_name, "fate-standalone"]
+    assert [baseline.name for baseline in all_baselines()] == [*with_quic, *OURS, *by_name, "fate-standalone"]
 
 
 def test_the_document_has_each_row(

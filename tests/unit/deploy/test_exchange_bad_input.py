@@ -12,6 +12,7 @@ import pytest
 
 from deploy.softroce.programs import exchange
 from deploy.softroce.programs.exchange.interface import MadeModels, model_of
+from tests.support.repository import ROOT
 
 SIZE = 40_000
 ZMTP = pytest.mark.skipif(importlib.util.find_spec("zmq") is None, reason="pyzmq is not installed")
@@ -31,8 +32,8 @@ def imported(path: Path) -> set[str]:
 
 
 def test_no_protocol_of_the_benchmark_unpickles_what_the_network_brings() -> None:
-    files = sorted(Path(exchange.__path__[0]).glob("*.py"))
-    assert {"amqp.py", "mqtt.py", "zmtp.py", "tcp.py", "datagrams.py"} <= {path.name for path in files}
+    files = [*sorted(Path(exchange.__path__[0]).glob("*.py")), ROOT / "fedrdma_fate/bench/quic.py"]
+    assert {"amqp.py", "mqtt.py", "zmtp.py", "tcp.py", "datagrams.py", "quic.py"} <= {path.name for path in files}
     for path in files:
         assert not imported(path) & PICKLERS, path.name
         # pyzmq's and torch's own ways to it

@@ -17,7 +17,7 @@ import pytest
 from deploy.softroce.programs.exchange import leaving
 from deploy.softroce.programs.exchange.interface import MEETING
 from deploy.softroce.programs.meeting import Chair, chaired, seated
-from fedrdma_fate.bench.protocols.brokers import mqtt_problem, zmtp_problem
+from fedrdma_fate.bench.protocols.brokers import mqtt_problem, quic_problem, zmtp_problem
 from tests.support.repository import ROOT
 
 SIZE = 200_000
@@ -47,6 +47,7 @@ program.main()
         "grpc-stream",
         "fedrdma-x/tcp",
         pytest.param("mqtt-0", marks=pytest.mark.skipif(mqtt_problem(SIZE) is not None, reason="no mosquitto")),
+        pytest.param("quic", marks=pytest.mark.skipif(quic_problem() is not None, reason="no aioquic")),
         *(
             pytest.param(name, marks=pytest.mark.skipif(zmtp_problem(SIZE) is not None, reason="no pyzmq"))
             for name in ("zmtp-pub", "zmtp-dealer")

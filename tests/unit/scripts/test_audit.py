@@ -9,18 +9,33 @@ from pathlib import Path
 import pytest
 
 from scripts.lib import audit as audit_module
-from scripts.lib.audit import CANARY, Finding, NoAdvisoriesError, audit, gateway_packages, pins, read_findings
+from scripts.lib.audit import (
+    CANARY,
+    Finding,
+    NoAdvisoriesError,
+    audit,
+    gateway_packages,
+    newest_pins,
+    pins,
+    read_findings,
+)
 from scripts.lib.console import CommandError
 from tests.support.repository import ROOT
 
 LOCK = (
     "cryptography==47.0.0 \\\n    --hash=sha256:00\ntorch==2.3.1 ; python_version < '3.12' \\\n    --hash=sha256:11\n"
 )
+QUIC_LOCK = (
+    "aioquic==1.3.0 ; python_full_version < '3.11' \\\n    --hash=sha256:00\n"
+    "aioquic==1.7.2 ; python_full_version >= '3.11' \\\n    --hash=sha256:11\n"
+    "cryptography==50.0.0 \\\n    --hash=sha256:22\n"
+)
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     (tmp_path / "requirements.lock").write_text(LOCK)
+    (tmp_path / "requirements-quic.lock").write_text(QUIC_LOCK)
     return tmp_path
 
 
@@ -50,6 +65,20 @@ def test_a_weakness_of_what_fate_pins_is_printed_and_fails_nothing(
     pip_audit(repository, monkeypatch, {CANARY: "OLD", "torch==2.3.1": "WEAK"})
     assert audit(repository) == []
     assert "pinned by FATE or FATE-LLM: torch 2.3.1: WEAK, mended in 99" in capsys.readouterr().out
+
+
+def test_a_weakness_of_what_benchmarks_alone_run_is_printed_and_fails_nothing(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pip_audit(repository, monkeypatch, {CANARY: "OLD", "aioquic==1.7.2": "WEAK", "cryptography==50.0.0": "NEW"})
+    assert audit(repository) == []
+    said = capsys.readouterr().out
+    assert "of QUIC in benchmarks: aioquic 1.7.2: WEAK, mended in 99" in said
+    assert "of QUIC in benchmarks: cryptography 50.0.0: NEW" in said
+
+
+def test_of_a_lock_for_several_pythons_each_package_is_asked_about_once() -> None:
+    assert newest_pins(QUIC_LOCK) == "aioquic==1.7.2\ncryptography==50.0.0\n"
 
 
 def test_a_finding_that_does_not_concern_a_gateway_is_printed_with_the_reason(
