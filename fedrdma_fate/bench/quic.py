@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import functools
 import hmac
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -105,22 +106,35 @@ class Loop:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have it done there, and wait.
+        """Have it done there, and wait; however long that takes, as long as the peer answers.
 
         Raises:
             ConnectionError: the peer has left, or said what it must not.
-            TimeoutError: it took longer than `NEVER_SECONDS`.
         """
-        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, NEVER_SECONDS), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Peer(QuicConnectionProtocol):  # type: ignore[misc]
-    """One connection; by the event loop's thread alone."""
+    """One connection; by the event loop's thread alone.
+
+    Attributes:
+        most_bytes: of a message.
+        resent_bytes: of messages that were declared lost, and so sent again.
+        why_gone: why nothing comes any more; None: the peer is there.
+    """
 
     def __init__(self, quic: Any, most_bytes: int, stream_handler: object = None) -> None:
         """
@@ -132,11 +146,11 @@ class Peer(QuicConnectionProtocol):  # type: ignore[misc]
         super().__init__(quic, stream_handler)
         self.most_bytes = most_bytes
         self.resent_bytes = 0
+        self.why_gone: str | None = None
         self._connection = quic
         self._body = bytearray()
         self._taken = 0
         self._whole: dict[int, asyncio.Future[Message]] = {}
-        self._why_gone: str | None = None
         self._sender: Any = None
         self._delivered = asyncio.Event()
 
@@ -146,9 +160,8 @@ class Peer(QuicConnectionProtocol):  # type: ignore[misc]
         self._connection.send_stream_data(stream, bytes(body), end_stream=True)
         self._delivered.clear()
         # aioquic counts nothing, but it calls this of each frame that was acknowledged or declared lost
-        self._sender = self._connection._streams[stream].sender
-        self._told = self._sender.on_data_delivery
-        self._sender.on_data_delivery = self._count
+        sender = self._sender = self._connection._streams[stream].sender
+        sender.on_data_delivery = functools.partial(self._count, sender, sender.on_data_delivery)
         self.transmit()
 
     async def delivered(self) -> None:
@@ -158,8 +171,8 @@ class Peer(QuicConnectionProtocol):  # type: ignore[misc]
             ConnectionError: it has left.
         """
         await self._delivered.wait()
-        if self._why_gone is not None:
-            raise ConnectionError(self._why_gone)
+        if self.why_gone is not None:
+            raise ConnectionError(self.why_gone)
 
     async def message(self, number: int) -> Message:
         """The peer's message of this number, the first is 0; each is asked for once.
@@ -186,7 +199,7 @@ class Peer(QuicConnectionProtocol):  # type: ignore[misc]
         self.close(reason_phrase=why)
 
     def _take(self, stream: int, data: bytes, ends: bool) -> None:
-        if self._why_gone is not None:
+        if self.why_gone is not None:
             return
         # the two lowest bits say who opened it and whether it has a way back (RFC 9000, section 2.1)
         if stream != 4 * self._taken + (2 if not self._connection._is_client else 3):
@@ -204,23 +217,25 @@ class Peer(QuicConnectionProtocol):  # type: ignore[misc]
     def _place(self, number: int) -> asyncio.Future[Message]:
         if number not in self._whole:
             self._whole[number] = self._loop.create_future()
-            if self._why_gone is not None:
-                self._whole[number].set_exception(ConnectionError(self._why_gone))
+            if self.why_gone is not None:
+                self._whole[number].set_exception(ConnectionError(self.why_gone))
         return self._whole[number]
 
     def _gone(self, why: str) -> None:
-        if self._why_gone is None:
-            self._why_gone = why
+        if self.why_gone is None:
+            self.why_gone = why
             self._delivered.set()
             for place in self._whole.values():
                 if not place.done():
                     place.set_exception(ConnectionError(why))
 
-    def _count(self, state: object, start: int, stop: int, *others: object) -> None:
-        self._told(state, start, stop, *others)
+    def _count(
+        self, sender: Any, told: Callable[..., None], state: object, start: int, stop: int, *others: object
+    ) -> None:
+        told(state, start, stop, *others)
         if state is QuicDeliveryState.LOST:
             self.resent_bytes += stop - start
-        if self._sender.is_finished:
+        if sender is self._sender and sender.is_finished:
             self._delivered.set()
 
 
@@ -308,7 +323,11 @@ def dialled(loop: Loop, address: str, silo: int, settings: Settings, ticket: Tic
         make = asyncio.get_running_loop().create_datagram_endpoint
         await make(lambda: peer, sock=_udp_socket(address))
         peer.connect((ticket.address, ticket.port))
-        await peer.wait_connected()
+        try:
+            await peer.wait_connected()
+        except ConnectionError as error:
+            await close(peer)
+            raise ConnectionError(f"no connection to the server: {peer.why_gone}") from error
         peer.send(bytes.fromhex(ticket.token) + silo.to_bytes(_SILO_BYTES, "big"))
         return peer
 

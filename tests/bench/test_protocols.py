@@ -90,7 +90,7 @@ def test_one_silo_after_the_other_and_all_at_once_deliver_everything_in_no_less_
 @pytest.mark.nic
 @pytest.mark.sweep
 @pytest.mark.xdist_group("bench protocols")
-@pytest.mark.parametrize("row", ["udp-indexed", "grpc-stream", "grpc/grpc", "fedrdma-x/udp", "fedrdma-x/verbs"])
+@pytest.mark.parametrize("row", ["udp-indexed", "grpc-stream", "quic", "grpc/grpc", "fedrdma-x/udp", "fedrdma-x/verbs"])
 def test_so_it_does_by_every_other_way(row: str) -> None:
     (measured,) = bench_protocols(row)["rows"]
     assert measured["missing_bytes"] == 0

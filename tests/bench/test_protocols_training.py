@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fedrdma_fate.bench.protocols.brokers import quic_problem
 from tests.support.repository import ROOT
 
 ROUNDS = 4
@@ -26,6 +27,18 @@ def test_a_model_learns_and_our_row_s_weights_are_tcp_s_to_the_bit() -> None:
     assert digests[0] == digests[1]
     assert len(set(digests[0])) == ROUNDS
     assert rows["tcp-serial"][-1]["accuracy"] > 0.5
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(quic_problem() is not None, reason=f"QUIC {quic_problem()}")
+@pytest.mark.timeout(420)
+def test_by_quic_weights_are_tcp_s_to_the_bit_in_programs_that_import_torch_and_aioquic() -> None:
+    asked = "--train vgg5 --loopback --silos 1 --rounds 1 --rows tcp-serial,quic --json"
+    command = [sys.executable, "-m", "fedrdma_fate.cli.main", "bench", "protocols", *asked.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    first, second = (row["rounds"][0]["digest"] for row in json.loads(done.stdout)["rows"])
+    assert first == second
 
 
 # two minutes on a busy machine: FATE's trainers, beside the masks of its secure aggregation

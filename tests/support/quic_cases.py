@@ -87,8 +87,8 @@ def another_server() -> None:
         try:
             with dialling(loop, ticket):
                 print("connected")
-        except ConnectionError:
-            print("ConnectionError")
+        except ConnectionError as error:
+            print(f"ConnectionError: {error}".rpartition(":")[0])
 
 
 def broken(breaks: Callable[[Loop, Peer], None], size: int = SIZE) -> None:
