@@ -29,6 +29,7 @@ _LOOPBACK = "127.0.0.1"
 _MTU = 1500
 """As most paths have, and as `raw-udp` keeps to."""
 _TOKEN_BYTES = 16
+"""Nobody guesses so many."""
 _SENDER = 1
 """Its number among the silos, of which it is the only one."""
 _LOOK_AGAIN_SECONDS = 0.01

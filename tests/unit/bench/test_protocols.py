@@ -242,25 +242,6 @@ def test_a_row_whose_client_or_broker_is_not_there_is_left_out_with_what_to_inst
     assert mqtt_problem(VGG5_BYTES) is None
 
 
-def test_quic_is_left_out_where_it_has_no_directory_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(brokers.sys, "prefix", str(tmp_path))
-    hosts = Hosts([told()])
-    run = run_protocols([SETTING], [row("quic"), row("tcp-bbr")], lambda _: hosts, 1, _log(), lambda _: None)
-    assert list(run.failures) == ["quic"]
-    assert ".venv/bin/python -m scripts.lib.aioquic" in run.failures["quic"]
-    assert [one.name for one in run.runs[0].measurements] == ["tcp-bbr"]
-    with pytest.raises(SystemExit, match="no aioquic"):
-        brokers.prefer_aioquic()
-    (tmp_path / "lib/aioquic/aioquic").mkdir(parents=True)
-    (tmp_path / "lib/aioquic/aioquic/__init__.py").touch()
-    assert row("quic").find_problem(VGG5_BYTES) is None
-    monkeypatch.setattr(brokers.sys, "path", ["/elsewhere"])
-    home = brokers.prefer_aioquic()
-    assert brokers.sys.path == [home, "/elsewhere"] == [str(tmp_path / "lib/aioquic"), "/elsewhere"]
-
-
 def test_a_model_that_no_message_carries_is_refused_by_the_limit_s_name() -> None:
     assert "MQTT carries 268,435,455 bytes in a message at most" in (row("mqtt-1").find_problem(268_435_455) or "")
     assert row("tcp-serial").find_problem(10**12) is None

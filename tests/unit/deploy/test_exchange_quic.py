@@ -12,15 +12,20 @@ import pytest
 from deploy.softroce.programs.exchange.__main__ import ends_of
 from fedrdma_fate.bench.baselines.quic import Quic
 from fedrdma_fate.bench.payload import plain_bytes
-from fedrdma_fate.bench.protocols.brokers import quic_problem
+from fedrdma_fate.bench.protocols.brokers import prefer_aioquic, quic_problem
 from fedrdma_fate.bench.protocols.loopback import Loopback
+from fedrdma_fate.bench.protocols.models import Model
+from fedrdma_fate.bench.protocols.rows import select_protocol_rows
+from fedrdma_fate.bench.protocols.settings import ProtocolSetting
 from fedrdma_fate.bench.runner import measure, run_rows
+from fedrdma_fate.bench.wan.wan_link import WanLink
 from tests.support.quic_cases import SIZE
 from tests.support.repository import ROOT
 
 PATIENCE_SECONDS = 100.0
 QUIC = pytest.mark.skipif(quic_problem() is not None, reason=f"QUIC {quic_problem()}")
 OK = f"{SIZE} bytes"
+SETTING = ProtocolSetting(WanLink(20_000_000, 2_000_000, 126_600, 0.0, mtu_bytes=1500), 4, Model("1MB", 1_000_000))
 
 
 @QUIC
@@ -41,6 +46,21 @@ def test_the_row_is_known_without_importing_anything_of_quic() -> None:
     before = list(sys.path)
     assert ends_of("quic").server
     assert sys.path == before
+
+
+def test_the_row_is_left_out_where_aioquic_has_no_directory_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (row,) = select_protocol_rows(["quic"])
+    assert ".venv/bin/python -m scripts.lib.aioquic" in (row.problem(SETTING) or "")
+    with pytest.raises(SystemExit, match="no aioquic"):
+        prefer_aioquic()
+    (tmp_path / "lib/aioquic/aioquic").mkdir(parents=True)
+    (tmp_path / "lib/aioquic/aioquic/__init__.py").touch()
+    assert row.problem(SETTING) is None
+    monkeypatch.setattr(sys, "path", ["/elsewhere"])
+    assert [prefer_aioquic(), "/elsewhere"] == sys.path == [str(tmp_path / "lib/aioquic"), "/elsewhere"]
 
 
 @QUIC

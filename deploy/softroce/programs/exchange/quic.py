@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedrdma_fate.bench.quic import Loop, Message, Peer, Settings
 
 _TOKEN_BYTES = 16
+"""Nobody guesses so many."""
 
 
 class QuicServer:
