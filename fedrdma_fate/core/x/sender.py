@@ -31,7 +31,13 @@ from fedrdma_fate.core.x.arrival_map import ArrivalMap
 from fedrdma_fate.core.x.bounded_loss import DigestTelling, LossBound
 from fedrdma_fate.core.x.chunking import chunk_of_immediate, immediate_of
 from fedrdma_fate.core.x.controller import LEAST_SHARED_RATE, Controller
-from fedrdma_fate.core.x.estimators import DELIVERY_WINDOW_SECONDS, DeliveryRateEstimator, chunk_loss
+from fedrdma_fate.core.x.estimators import (
+    DELIVERY_WINDOW_SECONDS,
+    LEAST_ESTIMATE_SECONDS,
+    LEAST_PRECISE_SECONDS,
+    DeliveryRateEstimator,
+    chunk_loss,
+)
 from fedrdma_fate.core.x.flight_recorder import FlightRecorder
 from fedrdma_fate.core.x.header import HeaderSender
 from fedrdma_fate.core.x.lateness import REPEATED_FACTOR, Lateness
@@ -573,7 +579,12 @@ class XSender(SenderBase):
     def _delivery_rate(self, arrived_at: float, received_bytes: int) -> float | None:
         wanted = min(self.control.least_sample_bytes, self.plan.total_bytes // SAMPLE_DIVISOR)
         self._delivery.least_bytes = max(LEAST_DELIVERY_CHUNKS * self.plan.longest_bytes, wanted)
-        return self._delivery.rate(arrived_at, received_bytes, precise=self.control.settled)
+        control, least_seconds = self.control, 0.0
+        if control.settled:
+            least_seconds = LEAST_PRECISE_SECONDS
+        elif control.known and self.plan.total_bytes >= SAMPLE_DIVISOR * LEAST_ESTIMATE_SECONDS * control.bandwidth:
+            least_seconds = LEAST_ESTIMATE_SECONDS
+        return self._delivery.rate(arrived_at, received_bytes, least_seconds)
 
     def _bytes_to_repeat(self, lost: Sequence[int]) -> int:
         return sum(self._missing_bytes.get(position) or self._length(position) for position in lost)

@@ -53,8 +53,9 @@ NAME = "udp"
 RECEIVE_SECONDS = 0.002
 """How long a turn may read: what arrives meanwhile fits the socket's buffer, and acknowledgements are sent as often."""
 
-NACK_SECONDS = 0.001
-"""Least time from one look for missing pieces to the next: reports go every 2 ms (`core/x/receiver.py`)."""
+LOOK_SECONDS = 0.001
+"""From one look for missing pieces to the next that counts as another: reports go every 2 ms (`core/x/receiver.py`), on
+fast paths ten times as often, and what is late there by a few packets is not missing for that."""
 
 RETRY_SECONDS = 0.001
 """Until the kernel is asked again that had no memory for a datagram: a queue of 1,000 full packets is empty in 12 ms at
@@ -242,11 +243,9 @@ class UdpEndpoint:
 
     def progress(self) -> Sequence[Completion]:
         """Take in what has come, and send what the kernel takes."""
+        self._tell_nacks()
         if not self._streams.lost:
             self._guarded(self._work)
-        for immediate, missing_bytes in self._outbound.take_nacks().items():
-            told = Completion(CompletionKind.CHUNK_NACK, immediate=immediate, length=missing_bytes)
-            self._completions.append(told)
         if self._strays:
             self._completions.append(Completion(CompletionKind.STRAY, length=self._strays))
             self._strays = 0
@@ -342,11 +341,18 @@ class UdpEndpoint:
             self._retries = True
 
     def _nack(self) -> None:
-        """Ahead of a report, for what it makes the peer send again to be no more than is missing."""
+        """Ahead of each report, for what it makes the peer send again to be no more than is missing."""
         now = _CLOCK()
-        if now >= self._looked_at + NACK_SECONDS:
+        counts = now >= self._looked_at + LOOK_SECONDS
+        if counts:
             self._looked_at = now
-            self._outbound.nack(self._chunks.take_nacks())
+        self._outbound.nack(self._chunks.take_nacks(counts=counts))
+
+    def _tell_nacks(self) -> None:
+        """What is missing of chunks, ahead of the report that came behind it: by that they go again."""
+        for immediate, missing_bytes in self._outbound.take_nacks().items():
+            told = Completion(CompletionKind.CHUNK_NACK, immediate=immediate, length=missing_bytes)
+            self._completions.append(told)
 
     def _receive(self) -> None:
         ends_at = _CLOCK() + RECEIVE_SECONDS
@@ -494,6 +500,8 @@ class UdpEndpoint:
                 self._outbound.on_nack(chunk)
         except ValueError:
             return False
+        finally:
+            self._tell_nacks()
         return True
 
     def _on_sent(self, work_request: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedrdma_fate.core.x.loss_detection import REORDERING_THRESHOLD_CHUNKS
 from fedrdma_fate.ports import Slot
 from fedrdma_fate.transport.udp.cuts import Cut, recut
 from fedrdma_fate.transport.udp.nacks import NackedChunk
@@ -18,9 +17,13 @@ MOST_PARTIAL_CHUNKS = 4096
 """Chunks of a connection of which some pieces are there: 64 MiB in the smallest, more than a path has under way. Beyond
 it the oldest is forgotten, and has to come anew."""
 
+OVERTAKING_CHUNKS = 1
+"""Pieces of a chunk are missing when so many others have become whole since its last one came. The sender takes it for
+lost when one sent three later has come whole, and a full buffer may break all between: told any later, all of it goes
+again. To be told of what is only late costs nothing, for nothing goes again before the sender takes it for lost."""
+
 REORDERING_LOOKS = 2
-"""Pieces of a chunk are missing when so many looks in a row have found no other of it: where nothing is sent behind it.
-Else when REORDERING_THRESHOLD_CHUNKS have become whole since, which is when the sender takes the chunk for lost."""
+"""And when so many looks in a row have found no other of it: where nothing is sent behind it."""
 
 MOST_RECUTS = 16
 """Of one chunk while it arrives: a path's MTU has fewer steps (`meeting.py`, PATH_MTUS). Cut once more, it begins anew,
@@ -128,16 +131,19 @@ class ChunkAssembly:
         self._whole += 1
         return True
 
-    def take_nacks(self) -> list[NackedChunk]:
-        """Look for chunks of which pieces are missing that cannot be on their way any more; each is told once.
+    def take_nacks(self, *, counts: bool = True) -> list[NackedChunk]:
+        """Look for chunks of which pieces are missing that hardly are on their way any more; each is told once.
 
         When more pieces of it have come, and not all, it is told again.
+
+        Args:
+            counts: as one of REORDERING_LOOKS; not where the last one was just now.
         """
-        self._looks += 1
+        self._looks += counts
         overtaken = [
             (where, pieces)
             for where, pieces in self._untold.items()
-            if self._whole - pieces.whole_then >= REORDERING_THRESHOLD_CHUNKS
+            if self._whole - pieces.whole_then >= OVERTAKING_CHUNKS
             or self._looks - pieces.looks_then > REORDERING_LOOKS
         ]
         for where, _ in overtaken:

@@ -44,7 +44,7 @@ def test_chunks_that_are_seen_in_one_look_count_to_the_moment_before_the_next() 
 def test_who_wants_to_be_sure_is_told_nothing_before_single_packets_matter_no_more() -> None:
     estimator = DeliveryRateEstimator(4 * CHUNK)
     spacing = LEAST_PRECISE_SECONDS / 10
-    told = [estimator.rate(number * spacing, (number + 1) * CHUNK, precise=True) for number in range(30)]
+    told = [estimator.rate(number * spacing, (number + 1) * CHUNK, LEAST_PRECISE_SECONDS) for number in range(30)]
     assert told[:10] == [None] * 10
     assert told[11:] == pytest.approx([CHUNK / spacing] * 19)
 

@@ -468,3 +468,23 @@ def test_of_what_is_sealed_later_or_not_written_yet_no_digest_is_wanted(settings
     told = sender.on_report(Report(1, 0, plan.count, b"", plan.count - 1, 0.01, 0.0, 40_000), 0.02)
     wanted = {action.chunk.index for action in told if isinstance(action, ComputeDigest)} | sent
     assert wanted == (sent if settings else set(range(35, 40)))
+
+
+@pytest.mark.parametrize(("mebibytes", "believed"), [(64, False), (4, True)], ids=["long", "short"])
+def test_a_rate_that_was_only_estimated_is_corrected_by_short_samples_where_a_payload_is_too_short_for_others(
+    mebibytes: int, believed: bool
+) -> None:
+    estimated, rtt, spacing = 1.2e9, 0.004, 0.0002
+    control = RateController(PathState(estimated, rtt, None), proved=False)
+    settings = XSendSettings(tag=1, mtu_bytes=4096, repairs_packets=True)
+    sender = XSender(1, ChunkPlan(mebibytes << 20, CHUNK), settings, control)
+    sender.start(0.0)
+    for tick in range(1, 200):
+        sender.on_timer(tick * rtt / 200)
+    # the path gives what was estimated; in a fifth of a millisecond two packets more are seen, which is 3 %
+    for number in range(1, 9):
+        since = number * spacing
+        came = int(since * estimated) + (2 * 4096 if number > 1 else 0)
+        chunks = came // CHUNK
+        sender.on_report(Report(1, 0, chunks, b"", chunks - 1, since, 0.0, came), rtt + since)
+    assert (control.bandwidth > 1.02 * estimated) is believed

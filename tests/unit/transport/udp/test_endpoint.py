@@ -209,6 +209,48 @@ def test_of_a_chunk_that_is_posted_again_only_what_was_lost_goes(both: Both, mon
     assert bytes(both.region.view[: 5 * size]) == b"b" * size + b"a" * 2 * size + b"b" * size + b"a" * size
 
 
+def test_what_is_missing_of_a_chunk_is_told_before_the_report_by_which_it_goes_again(both: Both) -> None:
+    assert isinstance(both.active, UdpEndpoint)
+    size = both.active.chunk_service.mtu_bytes
+    key, offset = both.slot.key & KEY_MASK, both.slot.address
+    both.active.post_chunk(1, HeapRegion(2 * size).slot(), both.slot, 0, 0, 99)
+    # what has been sent is not what comes: the first piece of this chunk and the whole of the next
+    for piece, immediate in ((0, 99), (0, 100), (1, 100)):
+        head = CHUNK_HEAD.pack(CHUNK, VERSION, both.connection, piece, 2, size, key, immediate, offset + piece * size)
+        both.send_raw(head + b"b" * size)
+    assert [each.immediate for each in both.heard()] == [100]
+    assert both.passive.post_datagram(b"report")
+    both.passive.progress()
+    told: list[Completion] = []
+    deadline = time.monotonic() + 5
+    while len(told) < 2 and time.monotonic() < deadline:
+        # both lie in the socket when it looks for the first time
+        time.sleep(0.01)
+        told += [each for each in both.active.progress() if each.kind is not CompletionKind.WRITE_DONE]
+    assert [each.kind for each in told] == [CompletionKind.CHUNK_NACK, CompletionKind.DATAGRAM]
+
+
+def test_each_report_has_what_is_missing_by_then_ahead_of_it_however_soon_it_follows(both: Both) -> None:
+    assert isinstance(both.active, UdpEndpoint)
+    size = both.active.chunk_service.mtu_bytes
+    key, offset = both.slot.key & KEY_MASK, both.slot.address
+    for number in range(3):
+        both.active.post_chunk(1, HeapRegion(2 * size).slot(), both.slot, 0, 0, number)
+        for piece, immediate in ((0, number), (0, 100), (1, 100)):
+            head = CHUNK_HEAD.pack(
+                CHUNK, VERSION, both.connection, piece, 2, size, key, immediate, offset + piece * size
+            )
+            both.send_raw(head + b"b" * size)
+        assert [each.immediate for each in both.heard()] == [100]
+        assert both.passive.post_datagram(b"report")
+    both.passive.progress()
+    told: list[Completion] = []
+    deadline = time.monotonic() + 5
+    while len(told) < 6 and time.monotonic() < deadline:
+        told += [each for each in both.active.progress() if each.kind is not CompletionKind.WRITE_DONE]
+    assert [each.immediate for each in told if each.kind is CompletionKind.CHUNK_NACK] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("kind", sorted(LEAST_BYTES))
 def test_a_datagram_that_is_cut_anywhere_in_its_head_is_dropped_and_does_the_link_no_harm(
     both: Both, kind: int

@@ -164,18 +164,28 @@ def whole_chunks(assembly: ChunkAssembly, count: int) -> None:
         assert assembly.take(0, Cut(1, 1), KEY, 1000 + immediate, 0, memoryview(b"x")) is True
 
 
-def test_pieces_are_missed_when_chunks_behind_theirs_are_whole_and_are_told_once() -> None:
+def test_pieces_are_missed_when_a_chunk_behind_theirs_is_whole_and_are_told_once() -> None:
     assembly, _ = opened()
     assert take(assembly, 1, 4) is False
-    whole_chunks(assembly, REORDERING_THRESHOLD_CHUNKS - 1)
-    assert assembly.take_nacks() == [], "they may be late"
+    assert assembly.take_nacks() == [], "the others are on their way"
     whole_chunks(assembly, 1)
     assert assembly.take_nacks() == [NackedChunk(KEY, IMMEDIATE, Cut(4, 2), 0b1101)]
     whole_chunks(assembly, 10)
     assert assembly.take_nacks() == []
     assert take(assembly, 3, 4) is False
-    whole_chunks(assembly, REORDERING_THRESHOLD_CHUNKS)
+    whole_chunks(assembly, 1)
     assert assembly.take_nacks() == [NackedChunk(KEY, IMMEDIATE, Cut(4, 2), 0b0101)], "more of it came, and not all"
+
+
+def test_of_chunks_in_a_row_that_a_full_buffer_broke_all_are_told_with_the_first_whole_one_behind_them() -> None:
+    assembly, _ = opened()
+    for immediate in range(REORDERING_THRESHOLD_CHUNKS + 2):
+        assert take(assembly, 0, 2, immediate) is False
+    assert assembly.take_nacks() == []
+    # by this one the sender takes all for lost but those right in front of it
+    whole_chunks(assembly, 1)
+    told = [nack.immediate for nack in assembly.take_nacks()]
+    assert told == list(range(REORDERING_THRESHOLD_CHUNKS + 2))
 
 
 def test_what_came_is_counted_whether_its_chunk_is_whole_or_not_and_once() -> None:
@@ -194,6 +204,14 @@ def test_where_nothing_comes_behind_pieces_are_missed_after_some_looks() -> None
     assert take(assembly, 0, 2) is False
     assert [assembly.take_nacks() for _ in range(REORDERING_LOOKS)] == [[]] * REORDERING_LOOKS
     assert assembly.take_nacks() == [NackedChunk(KEY, IMMEDIATE, Cut(2, 2), 0b10)]
+
+
+def test_looks_that_come_too_soon_after_each_other_are_no_sign_of_a_missing_piece() -> None:
+    assembly, _ = opened()
+    assert take(assembly, 0, 2) is False
+    assert [assembly.take_nacks(counts=False) for _ in range(3 * REORDERING_LOOKS)] == [[]] * 3 * REORDERING_LOOKS
+    whole_chunks(assembly, 1)
+    assert assembly.take_nacks(counts=False) == [NackedChunk(KEY, IMMEDIATE, Cut(2, 2), 0b10)], "but a whole chunk is"
 
 
 def test_nothing_is_missed_of_chunks_that_are_whole_or_of_slots_that_are_closed() -> None:
