@@ -21,6 +21,7 @@ from fedrdma_fate.core.path_probe import TRAIN_DATAGRAMS
 from fedrdma_fate.core.shares.foreign_flow import ForeignFlow
 from fedrdma_fate.core.shares.trials import (
     CAREFUL_GAINS,
+    FILL_WINDOWS,
     FIRST_GAIN,
     LOWER_GAIN,
     MUCH_LOWER_GAIN,
@@ -28,14 +29,16 @@ from fedrdma_fate.core.shares.trials import (
     SUCCESS_SHARE,
     TRIAL_WINDOWS,
     Usual,
+    carried_at_most,
     carried_before,
     carried_in,
     chance_of_longest,
     kept_share,
+    lost_at_random,
     windows_held,
     windows_shown,
 )
-from fedrdma_fate.core.shares.window import ALIKE, Window
+from fedrdma_fate.core.shares.window import Window
 from fedrdma_fate.wire.datagrams import DATAGRAM_BYTES
 
 PACED_SHARE = 0.98
@@ -251,8 +254,7 @@ class LinkRate:
         else:
             self._doubt_less()
             self._usual_loss += (window.lost_share - self._usual_loss) * LOSS_GAIN
-            is_known = self._usual.windows >= self._length_of_trial(self._next_gain, window)
-            if before is not None and window.is_like(before) and is_known:
+            if before is not None and window.is_like(before) and self._is_known(window):
                 self._begin_trial(window)
 
     def _on_trial_window(self, window: Window, usual: Window | None, before: Window | None) -> None:
@@ -276,6 +278,13 @@ class LinkRate:
         if gain > 1 and wanted > 1:
             wanted = min(wanted, windows_held(self._held_bytes, self._too_much(gain, window.seconds)))
         return wanted
+
+    def _is_known(self, window: Window) -> bool:
+        """Whether it has been seen for long enough what usually comes, for a trial to be judged beside it."""
+        usual, wanted = self._usual, self._length_of_trial(self._next_gain, window)
+        if window.has_short_chunks and usual.window and usual.window.lost_share > 1 - STEADY_SHARE:
+            wanted = min(wanted, HOLD_WINDOWS)
+        return usual.windows >= wanted
 
     def _chance_in(self, window: Window) -> float:
         """By how much more or less chance takes in a window."""
@@ -330,9 +339,8 @@ class LinkRate:
         self._is_careful = missing > 1 - STEADY_SHARE
         tries_less = self._next_gain <= FIRST_GAIN and self._is_careful
         by_chance = self._usual.by_chance(vague)
-        is_random = self._less_found_nothing or (
-            window.has_short_chunks and window.has_few_chunks and self._loses_no_more(window.lost_share - by_chance)
-        )
+        no_more = window.has_short_chunks and self._loses_no_more(window.lost_share - by_chance)
+        is_random = self._less_found_nothing or no_more
         loses_at_random = is_random and missing - window.lost_share <= 1 - STEADY_SHARE + by_chance
         # what is missing is that of some alone, and no less of it where less was let through
         self._is_by_free = tries_less and self._less_found_nothing and window.free_missing_share <= 1 - STEADY_SHARE
@@ -408,6 +416,9 @@ class LinkRate:
         if self._is_careful and before is not None:
             # of many who send little each, those that lost something do not count as using their shares
             succeeds = succeeds and window.all_arrived >= kept * gain * before.all_arrived
+        at_random = before if self._is_lossy(window) and before and lost_at_random(window, before, gain) else None
+        if at_random is not None:
+            self._random_loss = at_random.lost_share
         if succeeds:
             # no more than what it has carried, of which some may have stayed in a queue
             self._set(min(self.rate * gain, max(self.rate, window.all_sent / PACED_SHARE)))
@@ -420,21 +431,18 @@ class LinkRate:
             if self.rate < (self._configured or math.inf):
                 self._raise(self._next_gain)
             return
-        if (
-            window.has_short_chunks
-            and self._is_careful
-            and before is not None
-            and not self._is_by_free
-            and self._chance_in(window)
-        ):
-            # the link was full, and what came is what it carries
-            carried = min(self.rate * gain, carried_in(window, before))
-            if carried > (1 + ALIKE) * self.rate:
-                self._set(carried)
-                self._random_loss = 0.0
         self._next_gain, self._is_roomy = FIRST_GAIN, False
         self._less_found_nothing = False
         self._wait()
+        if at_random is not None:
+            # the link was full, and what came is what it carries
+            carried = min(self.rate * gain, carried_in(window, at_random))
+            self._set(max(carried, min(self.rate, (self.rate + carried_at_most(window, at_random)) / 2)))
+            self._hold, self._next_hold = FILL_WINDOWS, HOLD_WINDOWS
+
+    def _is_lossy(self, window: Window) -> bool:
+        """Whether more was tried for of a slow link that loses something, by all."""
+        return self._is_careful and not self._is_by_free and window.has_short_chunks and self._chance_in(window) > 0
 
     def _wait(self) -> None:
         self._hold, self._next_hold = self._next_hold, min(2 * self._next_hold, MOST_HOLD_WINDOWS)

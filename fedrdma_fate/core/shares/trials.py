@@ -41,6 +41,10 @@ TRIAL_DEVIATIONS = 2
 """As many standard deviations of what chance takes are to be less than what a trial has to show: one in forty is more
 (normal distribution)."""
 
+FILL_WINDOWS = 12
+"""Between two trials of more of a link that loses at random and is full: what one leaves in the queue keeps it full for
+about as long, for some hundredths less than it carries come to it. In between chance may leave it idle."""
+
 USUAL_WINDOWS = 16
 """As many windows in which as much was let through make up what usually comes of that. Beside one alone, of which
 chance had taken more than usual, a trial succeeded on a full link, and the next overran the buffer: at 0.2 % of lost
@@ -133,6 +137,18 @@ def carried_in(window: Window, before: Window) -> float:
     """
     lost = min(window.lost_share, before.lost_share)
     return window.all_arrived / (1 - lost) if lost < 1 else 0.0
+
+
+def carried_at_most(window: Window, before: Window) -> float:
+    """The same, whatever chance has taken of either."""
+    lost = max(window.lost_share, before.lost_share)
+    return window.all_arrived / (1 - lost) if lost < 1 else math.inf
+
+
+def lost_at_random(window: Window, before: Window, gain: float) -> bool:
+    """Whether what is lost is not lost in a full buffer, by a trial of more: there all that it let through too much is
+    lost besides. Half of that is more than chance takes."""
+    return window.lost_share - before.lost_share < (1 - 1 / gain) / 2
 
 
 def carried_before(window: Window, before: Window) -> float:

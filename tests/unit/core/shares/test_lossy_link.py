@@ -18,8 +18,20 @@ BUFFER_BYTES = 375_000
 """50 ms of a link of 60 Mbit/s, as FedComm's have."""
 
 
-def play(rate: LinkRate, link: float, loss: float, windows: int, seed: int, *, behind: bool = False) -> list[float]:
-    """The total, as a share of a link that loses at random what goes to it, or has passed it, after each window."""
+def play(
+    rate: LinkRate,
+    link: float,
+    loss: float,
+    windows: int,
+    seed: int,
+    *,
+    behind: bool = False,
+    used: list[float] | None = None,
+) -> list[float]:
+    """The total, as a share of a link that loses at random what goes to it, or has passed it, after each window.
+
+    `used` is told how much of the link was.
+    """
     chance, queue, found = random.Random(seed), 0.0, []
     for _ in range(windows):
         allowed = rate.shared_out
@@ -30,6 +42,8 @@ def play(rate: LinkRate, link: float, loss: float, windows: int, seed: int, *, b
         came = min(queue, link * WINDOW_SECONDS)
         dropped = max(queue - came - BUFFER_BYTES, 0.0)
         queue -= came + dropped
+        if used is not None:
+            used.append(came / WINDOW_SECONDS / link)
         passed = sum(chance.random() < loss for _ in range(int(came / CHUNK))) * CHUNK if behind else 0
         came -= passed
         gone = lost * CHUNK + dropped + passed
@@ -82,6 +96,20 @@ def test_where_packets_are_lost_in_front_of_it_a_link_is_sent_what_makes_up_for_
         rate.on_probed((1 - loss) * link)
         means.append(statistics.mean(play(rate, link, loss, 200, seed)[100:]))
     assert statistics.mean(means) * (1 - loss) >= 0.95
+
+
+@pytest.mark.parametrize(("chunks", "loss"), [(120, 0.05), (120, 0.1), (60, 0.05), (60, 0.1)])
+def test_a_link_that_loses_in_front_of_its_queue_is_kept_full_from_the_first_half_second_on(
+    chunks: int, loss: float
+) -> None:
+    used: list[float] = []
+    for seed in range(12):
+        rate, link = LinkRate(), rate_of(chunks)
+        rate.on_probed(0.9 * link)
+        of_it: list[float] = []
+        play(rate, link, loss, 175, seed, used=of_it)
+        used.append(statistics.mean(of_it[25:]))
+    assert statistics.mean(used) >= 0.985
 
 
 @pytest.mark.parametrize(("chunks", "loss"), [(120, 0.05), (120, 0.1), (60, 0.05), (60, 0.1)])

@@ -9,8 +9,10 @@ from fedrdma_fate.core.shares.trials import (
     LONGEST_TRIAL,
     USUAL_WINDOWS,
     Usual,
+    carried_at_most,
     carried_before,
     carried_in,
+    lost_at_random,
     windows_held,
     windows_shown,
 )
@@ -38,6 +40,18 @@ def test_where_they_are_lost_behind_it_no_more_may_go_than_it_carries_whatever_c
 def test_what_overran_the_buffer_in_a_trial_of_more_does_not_count_as_lost_at_random() -> None:
     before, full = window(95, 95 * (1 - LOSS), LOSS), window(114, LINK * (1 - LOSS), 0.25)
     assert carried_in(full, before) == pytest.approx(LINK)
+
+
+def test_chance_in_a_trial_of_more_does_not_show_that_the_link_carries_less() -> None:
+    before, full = window(95, 95 * (1 - LOSS), LOSS), window(114, LINK, LOSS - 0.05)
+    assert carried_in(full, before) < LINK / (1 - LOSS) <= carried_at_most(full, before) * (1 + 1e-9)
+
+
+def test_what_a_full_buffer_loses_is_told_from_what_is_lost_at_random_by_a_trial_of_more() -> None:
+    before = window(95, 95 * (1 - LOSS), LOSS)
+    assert lost_at_random(window(114, LINK, LOSS + 0.05), before, 1.2)
+    # all that was let through too much was lost besides
+    assert not lost_at_random(window(132, LINK, 1 - LINK / 132), window(110, LINK, 1 - LINK / 110), 1.2)
 
 
 def test_of_a_link_that_was_overrun_a_trial_of_less_finds_what_it_carries() -> None:
