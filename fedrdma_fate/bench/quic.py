@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fedrdma_fate.transport.udp.socket_options import BUFFER_BYTES, IPV4_HEADERS
+from fedrdma_fate.transport.udp.socket_options import IPV4_HEADERS, ask_for_buffer
 
 NEVER_SECONDS = 600.0
 """A peer that says nothing for so long has died."""
@@ -41,8 +41,6 @@ _PROTOCOL = "fedrdma-bench"
 _SERVER = "server"
 _SILO_BYTES = 2
 """Of a silo's number, behind the token."""
-_RCVBUFFORCE = 33
-"""asm-generic/socket.h: beyond what net.core.rmem_max allows, for who may."""
 _YEARS = 2000, 2100
 """In which the certificate is valid: clocks of a testbed's guests may be anywhere."""
 
@@ -382,10 +380,7 @@ def _server_configuration(settings: Settings) -> tuple[Any, str]:
 def _udp_socket(address: str) -> socket.socket:
     """Of an address, with room for what comes while the event loop is elsewhere, as transport `udp` has it."""
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, BUFFER_BYTES)
-    except OSError:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+    ask_for_buffer(made, socket.SO_RCVBUF)
     made.setblocking(False)
     made.bind((address, 0))
     return made

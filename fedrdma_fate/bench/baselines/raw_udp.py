@@ -17,7 +17,7 @@ import numpy as np
 
 from fedrdma_fate.bench.baselines.interface import RowError, Schedule, Service
 from fedrdma_fate.bench.payload import Array, PayloadArrays, PayloadSpec
-from fedrdma_fate.transport.udp.socket_options import UDP_GRO, UDP_SEGMENT
+from fedrdma_fate.transport.udp.socket_options import UDP_GRO, UDP_SEGMENT, ask_for_buffer
 
 DATAGRAM_BYTES = 1448
 """With the headers of IP and UDP no longer than what every path of an MTU of 1,500 carries."""
@@ -37,7 +37,6 @@ _LEAST_BUFFER_BYTES = 2 * _WINDOW_FRACTION * _BATCH_BYTES
 _ANSWERS = 8
 """In a window, so that the sender need not stand still for one."""
 
-_RCVBUFFORCE = 33  # asm-generic/socket.h
 _RECEIVED = struct.Struct("!Q")
 _SILENCE_SECONDS = 10.0
 """Without a datagram: one was lost, which flow control should have kept from happening."""
@@ -159,11 +158,7 @@ class RawUdp:
 def _socket() -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     made.settimeout(_SILENCE_SECONDS)
-    try:
-        # beyond what net.core.rmem_max allows, for who may
-        made.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, _BUFFER_BYTES)
-    except OSError:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    ask_for_buffer(made, socket.SO_RCVBUF, _BUFFER_BYTES)
     return made
 
 

@@ -261,8 +261,9 @@ class InFlight:
             gone_before: what went before this moment will not come any more, seconds.
         """
         for each in (sent.previous, sent) if sent is not None else ():
-            may_come = each is not None and each.sent_at >= gone_before
-            if each is not None and may_come and each.number > self._largest_acknowledged[each.queue_pair]:
+            if each is None or each.sent_at < gone_before:
+                continue
+            if each.number > self._largest_acknowledged[each.queue_pair]:
                 each.previous = None
                 return each
         return None

@@ -13,7 +13,8 @@ UDP_GRO = 104
 
 _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE, _IP_MTU = 10, 3, 14
 _IPV6_MTU_DISCOVER, _IPV6_PMTUDISC_PROBE, _IPV6_MTU = 23, 3, 24
-_SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
+_FORCED = {socket.SO_RCVBUF: 33, socket.SO_SNDBUF: 32}
+"""asm-generic/socket.h: SO_RCVBUFFORCE, SO_SNDBUFFORCE."""
 
 BUFFER_BYTES = 4 * 1024 * 1024
 """Asked for on each side of a socket: what arrives at 10 Gbit/s in 3 ms, in which a link's thread may be elsewhere."""
@@ -39,12 +40,16 @@ def prepare(udp: socket.socket) -> None:
         udp.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_PROBE)
     with contextlib.suppress(OSError):
         udp.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-    for option, forced in ((socket.SO_RCVBUF, _SO_RCVBUFFORCE), (socket.SO_SNDBUF, _SO_SNDBUFFORCE)):
-        try:
-            # beyond what net.core.[rw]mem_max allows, for who may
-            udp.setsockopt(socket.SOL_SOCKET, forced, BUFFER_BYTES)
-        except OSError:
-            udp.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+        ask_for_buffer(udp, option)
+
+
+def ask_for_buffer(udp: socket.socket, option: int, size: int = BUFFER_BYTES) -> None:
+    """Of so many bytes, for SO_RCVBUF or SO_SNDBUF: beyond what net.core.[rw]mem_max allows, for who may."""
+    try:
+        udp.setsockopt(socket.SOL_SOCKET, _FORCED[option], size)
+    except OSError:
+        udp.setsockopt(socket.SOL_SOCKET, option, size)
 
 
 def given_buffer_bytes(udp: socket.socket, option: int) -> int:
