@@ -21,6 +21,7 @@ from fedrdma_fate.aggregate.jobs import AddLast, Finish, JobAnswer, Unfit
 from fedrdma_fate.aggregate.worker import OpenSum, WorkerHandle, WorkerLostError
 from fedrdma_fate.cli.status import render
 from fedrdma_fate.client.client import ReceivedSum, SendLease
+from fedrdma_fate.core.x import loss_detection
 from fedrdma_fate.engine import incoming, landing
 from fedrdma_fate.gateway.context import GatewayContext
 from fedrdma_fate.memory.pool import Lease
@@ -44,6 +45,8 @@ def sites(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(incoming, "LEAST_BYTES", 1)
         patch.setattr(landing, "STEP_BYTES", STEP)
+        # on a busy machine an acknowledgement may be late by more: what went again would end that it is told of
+        patch.setattr(loss_detection, "REPORT_SLACK_SECONDS", 30.0)
         with start_gateways(
             {"a": [str(ARBITER)], "b": [str(source) for source in SOURCES]},
             tmp_path_factory.mktemp("last"),
