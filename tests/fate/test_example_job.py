@@ -135,7 +135,7 @@ def test_a_killed_silo_ends_the_job_with_its_name_and_log_and_leaves_no_process(
 
 def wait_for_silos(job: subprocess.Popen[str], output: Path) -> list[psutil.Process]:
     """All processes of the job, once its clients train."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     events = [output / "silos" / silo / "events.jsonl" for silo in ("guest-9999", "host-10000")]
     while not all(path.is_file() and "round-begin" in path.read_text(encoding="utf-8") for path in events):
         assert job.poll() is None, job.communicate()
