@@ -26,7 +26,6 @@ from fedrdma_fate.core.shares.trials import (
     LOWER_GAIN,
     MUCH_LOWER_GAIN,
     STEADY_SHARE,
-    SUCCESS_SHARE,
     TRIAL_WINDOWS,
     Usual,
     carried_at_most,
@@ -34,6 +33,7 @@ from fedrdma_fate.core.shares.trials import (
     carried_in,
     chance_of_longest,
     kept_share,
+    least_fallen,
     lost_at_random,
     windows_held,
     windows_shown,
@@ -453,8 +453,8 @@ class LinkRate:
         gain, self.gain = self.gain, 1.0
         less = 1 - gain
         kept = before is not None and window.all_arrived >= (1 - less / 2) * before.all_arrived
-        shown = max(SUCCESS_SHARE * less, 0.0 if self._trial_length == 1 else self._chance)
-        if kept and before is not None and window.has_less_missing_than(before, shown):
+        chance = 0.0 if self._trial_length == 1 else self._chance
+        if kept and before is not None and window.has_less_missing_than(before, least_fallen(before, gain, chance)):
             lowered = self.rate * gain
             if window.has_short_chunks and self._trial_length > 1:
                 # chance may have it that less is missing

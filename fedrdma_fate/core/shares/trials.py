@@ -57,6 +57,14 @@ does (normal distribution)."""
 VARIES_GAIN = 1 / 8
 """Weight of a window in how much they vary: with a larger one, some that are alike by chance would make a trial."""
 
+USUAL_SHARE = 0.75
+"""So much of what is let through comes at least where a link is about full, and loses a fifth besides. Where less does,
+it is sent several times what it carries, and what a trial does is so much less of what is let through. Ours."""
+
+LEAST_SHARE = 1 / 8
+"""Where less than this comes, nearly nothing does, as in an outage: that shows nothing of what a link carries. Nor is a
+rate that was overrun divided by more at once (`LOWERED_AT_MOST`)."""
+
 
 class Usual:
     """What usually comes where as much is let through.
@@ -112,6 +120,16 @@ def kept_share(gain: float) -> float:
     return 1 - (1 - SUCCESS_SHARE) * (gain - 1) / gain
 
 
+def shown_where(came: float, share: float) -> float:
+    """What a trial that changes what is let through by this share shows of a full link, by which so much of it came."""
+    return share * min(max(came, LEAST_SHARE) / USUAL_SHARE, 1.0)
+
+
+def least_fallen(before: Window, gain: float, chance: float) -> float:
+    """By how much less has to be missing, in a trial of less, for it to succeed, where chance may take so much."""
+    return max(SUCCESS_SHARE * shown_where(1 - before.missing_share, 1 - gain), chance)
+
+
 def windows_shown(gain: float, chance: float) -> int:
     """Windows in which a trial shows more than chance, of which this is the standard deviation in one."""
     shown = 1 - kept_share(gain if gain > 1 else 2 - gain)
@@ -148,7 +166,7 @@ def carried_at_most(window: Window, before: Window) -> float:
 def lost_at_random(window: Window, before: Window, gain: float) -> bool:
     """Whether what is lost is not lost in a full buffer, by a trial of more: there all that it let through too much is
     lost besides. Half of that is more than chance takes."""
-    return window.lost_share - before.lost_share < (1 - 1 / gain) / 2
+    return window.lost_share - before.lost_share < shown_where(1 - before.lost_share, 1 - 1 / gain) / 2
 
 
 def carried_before(window: Window, before: Window) -> float:

@@ -134,3 +134,13 @@ def test_a_link_that_has_become_a_tenth_is_found_though_it_loses_at_random_besid
     rate.on_probed(link)
     play(rate, link, 0.05, 50, 1)
     assert play(rate, link / 10, 0.05, 60, 2)[-1] <= 1.4
+
+
+@pytest.mark.parametrize("chunks", [40, 120])
+def test_a_link_that_loses_a_fifth_and_has_become_a_half_is_not_overrun_for_ever(chunks: int) -> None:
+    """Its queue fills so slowly that what is lost meanwhile looks usual: of 40 chunks it went on for good."""
+    for seed in range(12):
+        rate, link = LinkRate(), rate_of(chunks)
+        rate.on_probed(0.95 * link)
+        assert play(rate, link, 0.2, 150, seed)[-1] * 0.8 >= 0.9, seed
+        assert max(play(rate, link / 2, 0.2, 200, seed + 100)[150:]) * 0.8 <= 1.15, seed

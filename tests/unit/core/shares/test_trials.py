@@ -12,6 +12,7 @@ from fedrdma_fate.core.shares.trials import (
     carried_at_most,
     carried_before,
     carried_in,
+    least_fallen,
     lost_at_random,
     windows_held,
     windows_shown,
@@ -52,6 +53,8 @@ def test_what_a_full_buffer_loses_is_told_from_what_is_lost_at_random_by_a_trial
     assert lost_at_random(window(114, LINK, LOSS + 0.05), before, 1.2)
     # all that was let through too much was lost besides
     assert not lost_at_random(window(132, LINK, 1 - LINK / 132), window(110, LINK, 1 - LINK / 110), 1.2)
+    # nor is it at random where it is several times too much before, so that what is lost besides is less of a share
+    assert not lost_at_random(window(300, LINK, 1 - LINK / 300), window(250, LINK, 1 - LINK / 250), 1.2)
 
 
 def test_of_a_link_that_was_overrun_a_trial_of_less_finds_what_it_carries() -> None:
@@ -92,3 +95,16 @@ def test_a_trial_lasts_no_longer_than_it_takes_to_show_more_than_chance_or_a_buf
     assert 1 < windows_shown(1.2, 0.03) < windows_shown(FIRST_GAIN, 0.03) == LONGEST_TRIAL
     assert windows_held(1000, 100) == 9
     assert windows_held(1000, 1000) == windows_held(10, 1000) == 1
+
+
+def test_less_of_a_link_that_is_sent_several_times_what_it_carries_shows_and_an_outage_does_not() -> None:
+    def falls(before: Window, after: Window) -> bool:
+        return after.has_less_missing_than(before, least_fallen(before, 0.85, 0.0))
+
+    assert falls(window(120, LINK), window(102, LINK))
+    assert falls(window(240, LINK), window(204, LINK))
+    # as much less of the same share comes where the link is not full
+    assert not falls(window(240, LINK), window(204, 0.85 * LINK))
+    assert not falls(window(240, 1.0), window(204, 1.0))
+    # nor does what chance may take
+    assert not window(204, LINK).has_less_missing_than(window(240, LINK), least_fallen(window(240, LINK), 0.85, 0.08))
