@@ -234,7 +234,7 @@ BOUNDS: dict[str, dict[str, str]] = {
     "MOST_CUTS": {"transport/udp/outbound.py:DatagramOutbound": "_earlier_sizes"},
     "MOST_PINGS": {"transport/udp/path_mtu.py:PathMtu": "_pings"},
     "MOST_SENT_CHUNKS; told in each turn": {
-        "transport/udp/nacks.py:NackedChunks": "_sent",
+        "transport/udp/nacks.py:NackedChunks": "_sent _repeated",
         "transport/udp/outbound.py:DatagramOutbound": "nacks",
     },
     "MOST_PARTIAL_MESSAGES": {"transport/udp/reassembly.py:MessageAssembly": "_partial"},

@@ -209,6 +209,8 @@ class DatagramOutbound:
 
     def take_nacks(self) -> dict[int, int]:
         """Bytes that would go of chunks that were posted again, by their immediates: what has become known of that."""
+        for immediate in self._nacked.take_repeated():
+            self.nacks[immediate] = self.most_chunk_bytes
         taken, self.nacks = self.nacks, {}
         return taken
 

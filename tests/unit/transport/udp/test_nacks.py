@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,8 @@ from fedrdma_fate.transport.udp import nacks
 from fedrdma_fate.transport.udp.cuts import Cut, cut_for
 from fedrdma_fate.transport.udp.nacks import NackedChunk, NackedChunks, decode_nacks, encode_nacks
 from fedrdma_fate.transport.udp.packets import CONNECTION_HEAD, NACK, NACK_CHUNK_HEAD, VERSION
+from fedrdma_fate.transport.udp.reassembly import ChunkAssembly
+from tests.support.endpoints import HeapRegion
 
 CONNECTION = 0xABCDEF0123456789
 WORDS = st.integers(0, 0xFFFFFFFF)
@@ -77,6 +81,54 @@ def test_the_latest_word_on_a_chunk_counts() -> None:
     nacked.on_sent(1, 2, LENGTH)
     assert nacked.note(NackedChunk(1, 2, Cut(5, SIZE), 0b100), SIZE, ()) == SIZE
     assert nacked.missing_pieces(1, 2, LENGTH, SIZE) == [2]
+
+
+def test_what_has_gone_again_and_again_without_another_word_goes_whole() -> None:
+    nacked = nacked_chunks()
+    for _ in range(nacks.MOST_UNANSWERED_REPEATS):
+        assert nacked.take_repeated() == []
+        assert nacked.missing_pieces(1, 2, LENGTH, SIZE) == [1, 2, 4]
+        assert nacked.on_sent(1, 2, LENGTH) is None
+    # not before who counts what is sent has been told
+    assert nacked.missing_pieces(1, 2, LENGTH, SIZE) == [1, 2, 4]
+    assert nacked.take_repeated() == [2]
+    assert list(nacked.missing_pieces(1, 2, LENGTH, SIZE)) == list(range(5))
+    nacked.on_sent(1, 2, LENGTH)
+    assert nacked.take_repeated() == [], "once"
+
+
+def test_and_not_as_long_as_the_peer_says_what_it_lacks() -> None:
+    nacked = nacked_chunks()
+    for _ in range(3 * nacks.MOST_UNANSWERED_REPEATS):
+        nacked.on_sent(1, 2, LENGTH)
+        nacked.note(NackedChunk(1, 2, Cut(5, SIZE), 0b100), SIZE, ())
+        assert nacked.take_repeated() == []
+    assert nacked.missing_pieces(1, 2, LENGTH, SIZE) == [2]
+
+
+def test_a_chunk_of_which_less_goes_than_the_peer_has_thrown_away_comes_whole_all_the_same() -> None:
+    """It was repaired, was found damaged, and has to come again: of what comes twice nothing is said, nor of a chunk
+    that nothing follows. Only what it lacked once went, until the transfer was given up."""
+    body, region = bytes(range(200)) * 2, HeapRegion(1024)
+    assembly, nacked, cut = ChunkAssembly(), NackedChunks(), cut_for(400, SIZE)
+    assembly.open(1, 1, region.slot(0, 1024))
+
+    def send(pieces: Iterable[int]) -> bool:
+        nacked.on_sent(1, 2, len(body))
+        came = [assembly.take(at, cut, 1, 2, at * SIZE, memoryview(body)[at * SIZE : (at + 1) * SIZE]) for at in pieces]
+        return True in came
+
+    assert not send([0, 1, 3]), "one is lost"
+    assembly.take(0, Cut(1, SIZE), 1, 3, 500, memoryview(body)[:SIZE])
+    [told] = assembly.take_nacks()
+    assert nacked.note(told, SIZE, ()) == SIZE
+    assert send(nacked.missing_pieces(1, 2, len(body), SIZE))
+    sendings = 1
+    while not send(nacked.missing_pieces(1, 2, len(body), SIZE)):
+        nacked.take_repeated()
+        sendings += 1
+        assert sendings <= nacks.MOST_UNANSWERED_REPEATS
+    assert bytes(region.slot(0, 400).view) == body
 
 
 @pytest.mark.parametrize(
