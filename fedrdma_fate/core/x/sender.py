@@ -484,6 +484,8 @@ class XSender(SenderBase):
         self._queue.retransmit(self._in_flight.clear())
         self._requests.clear()
         self._waiting.clear()
+        # the next path has been told nothing of what the receiver lacks, and sends all of a chunk
+        self._missing_bytes.clear()
         self._header.pause()
         if self.settings.reliable:
             # who carried a chunk acknowledged it, and not who receives it: of what was acknowledged last, that one may

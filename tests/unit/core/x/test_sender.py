@@ -143,6 +143,16 @@ def test_a_chunk_of_which_the_peer_has_some_pieces_costs_the_others(nack: int | 
     assert sender.resent_bytes == again
 
 
+def test_on_another_path_a_chunk_of_which_the_last_one_had_only_to_send_a_part_costs_all_of_it() -> None:
+    """That one has been told nothing of what the receiver has, and sends it whole."""
+    sender, posted = lossy_transfer(1000)
+    sender.pause()
+    before = sender.resent_bytes
+    again = positions(sender, sender.resume(0.1, same_slot=True))
+    assert 4 in again
+    assert sender.resent_bytes - before == CHUNK * sum(position < 12 or position in posted for position in again)
+
+
 @pytest.mark.parametrize(
     ("tag", "index"), [(2, 35), (1, 40), (1, (1 << 20) - 1)], ids=["of-another-transfer", "beyond", "far-beyond"]
 )
