@@ -73,6 +73,7 @@ class LossRounds:
         self.chunk_loss = 0.0
         self.is_measured = measured
         self._loss = LossEstimator(remembered, measured=measured)
+        self._chunk_loss_before = 0.0
         self._ends = 0.0
         self._arrived = self._lost = 0
         self._least_queue = math.inf
@@ -140,6 +141,14 @@ class LossRounds:
         usual = max(USUAL_LOSS, self.chunk_loss, self.expected)
         by_chance = usual + CHANCE_DEVIATIONS * math.sqrt(usual * (1 - usual) / ended.resolved)
         return ended.share > max(HEAVY_LOSS, 2 * self.chunk_loss, by_chance)
+
+    def on_probe(self) -> None:
+        """What is lost from now on may be for a probe."""
+        self._chunk_loss_before = self.chunk_loss
+
+    def on_no_room(self) -> None:
+        """It was: the average is what it was before. What is known of packets stays, for some may be the path's."""
+        self.chunk_loss = self._chunk_loss_before
 
     def learn(self, ended: LossRound) -> None:
         """What it lost is the path's."""

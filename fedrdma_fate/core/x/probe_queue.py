@@ -21,7 +21,8 @@ LOSS_FACTOR = 0.5
 """Of the queue stays at most after a probe that lost; less where more of it was lost."""
 
 GROWTH_FACTOR = 1.05
-"""After one that lost nothing: a buffer that others had filled is used again in time, a small one seldom overrun."""
+"""After one that lost nothing: a buffer that others had filled is used again in time, a small one seldom overrun. After
+one that lost a few chunks as much less: each would lose as many, and four of 128 KiB are a hundredth at 10 Gbit/s."""
 
 EXCESS_LOSS = 0.005
 """A probe lost for want of room when so many more chunks were lost around it than usual."""
@@ -52,6 +53,12 @@ class LossCount:
     def is_open(self) -> bool:
         """Whether it counts."""
         return self._due is not None
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether so far more was lost than usual, by more than a standard deviation of what chance takes."""
+        usual = self._usual_loss * self._resolved
+        return self.lost > usual + math.sqrt(usual)
 
     def start(self, due: float) -> None:
         """Count anew; by `due` all is told."""
@@ -90,6 +97,7 @@ class ProbeQueue:
         self._count = LossCount()
         self._queued = 0.0
         self._chunk_bytes = 0
+        self._is_hidden = self._is_proved = False
 
     @property
     def remembered(self) -> float:
@@ -101,30 +109,49 @@ class ProbeQueue:
         """Whether what is lost now may be what a probe had no room for."""
         return self._count.is_open
 
+    @property
+    def is_judging_hidden(self) -> bool:
+        """The same, of a probe of a rate that was known, whose queue no round trip shows: it looks like chance."""
+        return self._count.is_open and self._is_hidden and self._is_proved
+
     def gain(self, rate: float, capacity: float, seconds: float, most: float) -> float:
         """Of a probe at this rate, of this length, on a path that gave so much before: at most so much."""
         unused = max(capacity - rate, 0.0)
         return min(most, 1 + (unused + self.most_bytes / seconds) / max(rate, 1.0))
 
-    def start(self, queued: float, chunk_bytes: int, due: float) -> None:
-        """A probe begins that will queue so many bytes, in chunks of this size; by `due` all that it lost is known."""
-        if self._count.is_open:
-            self._judge()
+    def start(self, queued: float, chunk_bytes: int, due: float, *, hidden: bool = False, proved: bool = True) -> bool:
+        """A probe begins; whether the one before was hidden, and had no room.
+
+        Args:
+            queued: bytes that it will queue.
+            chunk_bytes: size of the chunks.
+            due: when all that it lost is known.
+            hidden: what it queues is gone too soon to be seen in round trips.
+            proved: the rate is known by what this transfer has seen of it, too.
+        """
+        had_no_room = self._count.is_open and self._judge()
         self._queued, self._chunk_bytes = queued, chunk_bytes
+        self._is_hidden, self._is_proved = hidden, proved
         self._count.start(due)
+        return had_no_room
 
-    def on_sample(self, lost: int, arrived: int, usual_loss: float, now: float) -> None:
-        """A report has come: chunks lost and arrived, and the share that the path loses anyway."""
-        if self._count.on_sample(lost, arrived, usual_loss, now):
-            self._judge()
+    def on_sample(self, lost: int, arrived: int, usual_loss: float, now: float) -> bool:
+        """A report has come: chunks lost and arrived, and the share that the path loses anyway; whether it shows that
+        a hidden probe had no room."""
+        return self._count.on_sample(lost, arrived, usual_loss, now) and self._judge()
 
-    def _judge(self) -> None:
+    def _judge(self) -> bool:
         self._judged = True
+        is_unusual = self._is_hidden and self._count.is_unusual
         if self._count.end(EXCESS_LOSS):
             fitted = self._queued - self._count.lost * self._chunk_bytes
             self.most_bytes = max(LEAST_QUEUE_BYTES, min(LOSS_FACTOR * self._queued, fitted, self.most_bytes))
+            return self._is_hidden
+        if is_unusual:
+            self.most_bytes = max(LEAST_QUEUE_BYTES, self.most_bytes / GROWTH_FACTOR)
         else:
             self.most_bytes = min(self.most_bytes * GROWTH_FACTOR, MOST_QUEUE_BYTES)
+        return False
 
 
 class LatestProbe:

@@ -39,7 +39,7 @@ from fedrdma_fate.core.x.loss_rounds import LEAST_ROUND_CHUNKS, LossRound, LossR
 from fedrdma_fate.core.x.newcomer import FIRST_SIGN_SECONDS, Newcomer, Sign
 from fedrdma_fate.core.x.opening import Opening
 from fedrdma_fate.core.x.phases import Phase
-from fedrdma_fate.core.x.probe_queue import LatestProbe, ProbeQueue
+from fedrdma_fate.core.x.probe_queue import LEAST_QUEUE_BYTES, LatestProbe, ProbeQueue
 from fedrdma_fate.core.x.queue_delay import QueueDelay
 from fedrdma_fate.core.x.queue_detection import OVERLOAD_LOSS, LongerPathCheck, Overload, StandingQueue
 from fedrdma_fate.core.x.raised_rate import RaisedRate
@@ -375,7 +375,12 @@ class RateController:
             self._gain = self._probe_queue.gain(self._bandwidth, capacity, seconds, self._gain)
             queued = (self.rate - self._bandwidth) * seconds
             due = self._phase_ends + self._rtt.latest + 2 * DELIVERY_WINDOW_SECONDS
-            self._probe_queue.start(queued, self.chunk_bytes, due)
+            # short transfers, of which all may be such an opening, are to learn what the path loses
+            is_proved = self._proved and self.sampled
+            is_hidden = QUEUED_SECONDS * self._bandwidth > LEAST_QUEUE_BYTES
+            if self._probe_queue.start(queued, self.chunk_bytes, due, hidden=is_hidden, proved=is_proved):
+                self._rounds.on_no_room()
+            self._rounds.on_probe()
             self._latest_probe.start(self._bandwidth, self._gain, queued / max(self._bandwidth, LEAST_RATE), now)
 
     @property
@@ -435,7 +440,9 @@ class RateController:
             self._on_short_path(sample, now)
             return
         queue = self._on_rtt(sample.rtt, now)
-        self._probe_queue.on_sample(sample.lost, sample.arrived, rounds.chunk_loss, now)
+        if self._probe_queue.on_sample(sample.lost, sample.arrived, rounds.chunk_loss, now):
+            # what there was no room for says nothing about the path, though too little queues to be seen
+            rounds.on_no_room()
         self._catch_up.on_sample(sample.lost, sample.arrived, rounds.chunk_loss, now)
         if sample.delivery_rate is not None:
             self._on_delivery(min(rounds.compensated(sample.delivery_rate), MOST_RATE), now)
@@ -572,7 +579,7 @@ class RateController:
                     # where nothing was queued it is a policer, of whose bucket the delivery rate says nothing
                     delivered = min(delivered, self._bandwidth * (1 - share) ** (1 / rounds.packets))
                 self._reduce(max(self._bandwidth / 2, delivered), now)
-        elif not may_be_queued:
+        elif not may_be_queued and not self._probe_queue.is_judging_hidden:
             # what a full buffer drops says nothing about the path
             rounds.learn_unqueued(ended)
 

@@ -90,6 +90,43 @@ def test_where_round_trips_vary_loss_is_of_the_path_only_where_they_show_that_th
     assert ((settled(control).loss or 0.0) > 0) is learnt
 
 
+def play_losing(control: RateController, until: float, since_probe: tuple[float, float], rate: float = RATE) -> None:
+    """Reports every 2 ms, without a queue: two of ten chunks are lost, so long after each probe has begun."""
+    began, was = -math.inf, Phase.CRUISE
+    for report in range(int(until / 0.002)):
+        now = report * 0.002
+        control.on_time(now)
+        if control.phase is Phase.PROBE_UP and was is not Phase.PROBE_UP:
+            began = now
+        was = control.phase
+        lost = 2 if since_probe[0] <= now - began < since_probe[1] else 0
+        control.on_sample(Sample(RTT, min(control.rate, rate), 10 - lost, lost, 4), now)
+
+
+@pytest.mark.parametrize(
+    ("rate", "since_probe", "learnt"),
+    [(1e9, (0.01, 0.02), False), (1e9, (0.06, 0.07), True), (RATE, (0.01, 0.02), True)],
+    ids=["fast", "fast, later", "round trips would show it"],
+)
+def test_what_may_be_lost_for_a_probe_that_no_round_trip_shows_is_no_loss_of_the_path(
+    rate: float, since_probe: tuple[float, float], learnt: bool
+) -> None:
+    control = RateController(PathState(rate, RTT, 0.0))
+    play_losing(control, 2.0, since_probe, rate)
+    assert (settled(control).loss > 0) is learnt
+
+
+@pytest.mark.parametrize(("lasts", "added"), [(0.012, False), (math.inf, True)])
+def test_what_the_first_probe_of_an_estimated_rate_had_no_room_for_is_not_added_to_what_arrives(
+    lasts: float, added: bool
+) -> None:
+    rate = 1e9
+    control = RateController(PathState(rate, RTT, None), proved=False)
+    play_losing(control, 0.3, (RTT, RTT + lasts), rate)
+    assert (control.bandwidth > 1.02 * rate) is added
+    assert (settled(control).loss or 0.0) > 0
+
+
 def test_a_longer_path_is_not_taken_for_a_queue() -> None:
     control = controller()
     play(control, 0.0, 1.0, RTT)

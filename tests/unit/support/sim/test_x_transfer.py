@@ -15,6 +15,7 @@ from fedrdma_fate.core.plan import ChunkPlan
 from fedrdma_fate.core.x.chunking import FIRST_CHUNK_BYTES, best_chunk_bytes
 from tests.support.sim.bottleneck import Bottleneck, BottleneckProfile
 from tests.support.sim.clock import VirtualClock
+from tests.support.sim.compare import CONTROLLERS, Case, transfers
 from tests.support.sim.cubic import CubicFlow
 from tests.support.sim.unanswered import first_transfer
 from tests.support.sim.x_flow import XFlow
@@ -345,3 +346,12 @@ def test_and_on_a_faster_path_it_does_not_wait_for_the_longer_train(rtt: float, 
     first = first_transfer(25e9, rtt, 0.5e6, 4 * MIB, answered=False)
     assert first.seconds <= most
     assert first.resent <= 1.1
+
+
+@pytest.mark.parametrize("rtt", [0.002, 0.0005])
+def test_what_a_small_buffer_on_a_fast_path_has_no_room_for_is_seldom_sent(rtt: float) -> None:
+    case = Case("", 256 * MIB, lambda: BottleneckProfile(10e9, rtt, buffer_bytes=0.5e6, nic_bps=100e9), 10e9)
+    (first_seconds, first_again), *later = transfers(case, CONTROLLERS["ours"], 4)
+    assert first_again < 0.007
+    assert max(again for _, again in later) < 0.003
+    assert max(first_seconds, *(seconds for seconds, _ in later)) < 1.03
