@@ -109,7 +109,10 @@ class Session:
 @pytest.fixture
 def session(sites: Sites, request: pytest.FixtureRequest) -> Iterator[Session]:
     with ExitStack() as stack:
-        yield Session(sites, request.node.name, stack)
+        session = Session(sites, request.node.name, stack)
+        # those of the test before are not to be taken for this one's
+        eventually(lambda: session.orders_at("c") == 0)
+        yield session
 
 
 @pytest.fixture(scope="module")

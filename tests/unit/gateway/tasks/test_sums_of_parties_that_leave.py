@@ -61,12 +61,20 @@ class Session:
         """And wait until both sites have orders."""
         future = self._pool.submit(self.arbiter.get_sum, "masked", "t", SOURCES, timeout=60.0)
         for site in "bc":
-            eventually(lambda site=site: any(peer["sum_orders"] for peer in self.sites[site].status()["peers"]))
+            eventually(lambda site=site: has_orders(self.sites, site))
         return future
+
+
+def has_orders(sites: Sites, site: str) -> bool:
+    """Of any session."""
+    return any(peer["sum_orders"] for peer in sites[site].status()["peers"])
 
 
 @pytest.fixture
 def session(sites: Sites, request: pytest.FixtureRequest) -> Iterator[Session]:
+    for site in "bc":
+        # those of the test before are not to be taken for this one's
+        eventually(lambda site=site: not has_orders(sites, site))
     with ExitStack() as stack:
         yield Session(sites, request.node.name, stack)
 
