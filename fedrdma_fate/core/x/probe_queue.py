@@ -22,7 +22,7 @@ LOSS_FACTOR = 0.5
 
 GROWTH_FACTOR = 1.05
 """After one that lost nothing: a buffer that others had filled is used again in time, a small one seldom overrun. After
-one that lost a few chunks as much less: each would lose as many, and four of 128 KiB are a hundredth at 10 Gbit/s."""
+a hidden one that lost a few chunks as much less: each would lose as many, and four of 128 KiB are 1 % at 10 Gbit/s."""
 
 EXCESS_LOSS = 0.005
 """A probe lost for want of room when so many more chunks were lost around it than usual."""

@@ -91,7 +91,7 @@ def test_of_a_probe_that_round_trips_show_neither_a_few_chunks_nor_no_room_say_m
     assert queue.most_bytes < 1e6
 
 
-@pytest.mark.parametrize(("lost", "usual"), [(3, 0.001), (40, 0.02)])
+@pytest.mark.parametrize(("lost", "usual"), [(3, 0.0), (40, 0.02)])
 def test_what_the_path_loses_anyway_is_no_want_of_room(lost: int, usual: float) -> None:
     queue = ProbeQueue(1e6)
     probe(queue, 0.0, lost=lost, usual=usual)
