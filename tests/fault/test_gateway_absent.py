@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from fedrdma_fate.cli.main import main
 from fedrdma_fate.client.sessions import ask_sessions, drop_session
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError
+from tests.support.files import files_below
 from tests.support.sites import InProcesses, Site, Sites, eventually, party, start_gateways
 
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
@@ -54,7 +55,7 @@ def held(sites: Sites) -> list[Any]:
             site.pool("send")["slots"],
             max(0, site.pool("receive")["slots"] - site.standing_grants(2)),
             site.status()["mailbox"],
-            [path for path in (site.home / "spill").rglob("*") if path.is_file()],
+            files_below(site.home / "spill"),
         )
         for site in sites.values()
     ]

@@ -25,6 +25,7 @@ from fedrdma_fate.wire.frames import (
 )
 from fedrdma_fate.wire.header import PROTOCOL_VERSION
 from tests.support.control import conversation, greeting
+from tests.support.files import spilled_below
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
 
 B = party("host:2")
@@ -288,7 +289,7 @@ def test_a_pull_of_the_message_that_comes_last_of_fifty_while_there_is_room_for_
             assert pull(b, f"m{number}") == bytes([number]) * size
         pusher.join(10)
         eventually(lambda: all_memory_is_back(sites))
-        assert eventually(lambda: not list((tmp_path / "b" / "spill").glob("*/[0-9a-f]*")))
+        assert eventually(lambda: not spilled_below(tmp_path / "b" / "spill"))
 
 
 def test_a_full_spill_disk_delays_messages_and_loses_none(

@@ -15,6 +15,7 @@ import pytest
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
 from fedrdma_fate.wire.frames import Mode
+from tests.support.files import spilled_below
 from tests.support.sites import Site, Sites, eventually, party, start_gateways
 
 MIB = 2**20
@@ -54,7 +55,7 @@ def all_memory_is_back(sites: Sites) -> bool:
     return all(
         site.pool("send")["slots"] == 0
         and site.pool("receive")["slots"] <= site.standing_grants(ring_slots=1)
-        and not [path for path in (site.home / "spill").glob("*/*") if len(path.name) == 32]
+        and not spilled_below(site.home / "spill")
         for site in sites.values()
     )
 

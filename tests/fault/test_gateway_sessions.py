@@ -17,6 +17,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.frames import INLINE_LIMIT_BYTES
+from tests.support.files import files_below
 from tests.support.shared_memory import room_for_regions
 from tests.support.sites import InProcesses, Site, Sites, eventually, party, start_gateways
 
@@ -110,8 +111,8 @@ def held_by(sites: Sites, site: Site) -> dict[str, int]:
         "descriptors": len(os.listdir(process / "fd")),
         "threads": len(os.listdir(process / "task")),
         "mappings": (process / "maps").read_text().count(str(memory)),
-        "files in memory": sum(path.is_file() for path in memory.rglob("*")),
-        "spill files": sum(path.is_file() for path in (site.home / "spill").rglob("*")),
+        "files in memory": len(files_below(memory)),
+        "spill files": len(files_below(site.home / "spill")),
         "leases to send": site.pool("send")["slots"],
         "tasks": status["tasks"],
         "transfers": len(status["transfers"]),

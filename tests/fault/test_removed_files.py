@@ -11,6 +11,7 @@ import pytest
 
 from fedrdma_fate.client.client import GatewayClient
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, MemoryPoolError
+from tests.support.files import spilled_below
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
 
 A, B = party("guest:1"), party("host:2")
@@ -41,7 +42,7 @@ def test_of_a_spilled_message_whose_file_somebody_has_removed_both_ends_are_told
         for name in NAMES:
             push(a, name)
         eventually(lambda: spilled(sites) >= 2 and not sites["a"].status()["peers"][0]["pending_messages"])
-        files = [path for path in (sites["b"].home / "spill").glob("fedrdma-*/*") if path.name != "pid"]
+        files = spilled_below(sites["b"].home / "spill")
         assert len(files) == spilled(sites)
         for path in files:
             path.unlink()

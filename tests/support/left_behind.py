@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fedrdma_fate.client.sessions import ask_sessions
+from tests.support.files import spilled_below
 from tests.support.sites import Site, Sites
 
 
 def held_by(site: Site) -> dict[str, Any]:
     """What a gateway holds of everything that a job can leave behind."""
     status = site.status()
-    spilled = [path for path in (site.home / "spill").glob("fedrdma-*/*") if path.is_file() and "." not in path.name]
+    spilled = [path for path in spilled_below(site.home / "spill") if "." not in path.name]
     sessions: Any = ask_sessions(site.address)["sessions"]
     return {
         "pools": {pool["name"]: (pool["slots"], pool["leased_bytes"], pool["waiting"]) for pool in status["pools"]},

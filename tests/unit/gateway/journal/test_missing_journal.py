@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
 from fedrdma_fate.gateway import kept_memory
+from tests.support.files import spilled_below
 from tests.unit.gateway.journal.test_kept_memory import Runs, runs
 
 __all__ = ["runs"]
-
-
-def spilled(runs: Runs) -> set[Path]:
-    return {path for path in runs.directory.glob("fedrdma-*/*") if path.name != "pid"}
 
 
 @pytest.mark.parametrize("is_missing", [True, False])
@@ -27,7 +23,7 @@ def test_what_was_spilled_goes_when_the_journal_that_names_it_is_missing(
         kept._spill.spill_bytes(b"hello")
         # as one that is killed
         kept.leave()
-    (left,) = spilled(runs)
+    (left,) = spilled_below(runs.directory)
     if is_missing:
         (journal,) = runs.directory.glob("journal-*/journal")
         journal.unlink()
@@ -35,7 +31,7 @@ def test_what_was_spilled_goes_when_the_journal_that_names_it_is_missing(
     async def watch() -> None:
         watching = asyncio.ensure_future(kept.watch_keeper())
         ends = asyncio.get_running_loop().time() + 10
-        while is_missing and spilled(runs) and asyncio.get_running_loop().time() < ends:
+        while is_missing and spilled_below(runs.directory) and asyncio.get_running_loop().time() < ends:
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.3)
         watching.cancel()

@@ -35,6 +35,7 @@ from fedrdma_fate.client.protocol import (
 )
 from fedrdma_fate.unix_sockets import address_of
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError, GatewayError, MemoryPoolError
+from tests.support.files import spilled_below
 from tests.support.sites import Site, eventually, party, start_gateways
 
 GUEST, HOST, ARBITER = party("guest:1"), party("host:1"), party("arbiter:1")
@@ -276,7 +277,7 @@ def test_local_messages_that_nobody_has_pulled_are_spilled_when_others_want_the_
     assert site.status()["mailbox"]["spilled_messages"] > 0
     for number in reversed(range(12)):
         assert pull(host, f"m{number}") == bytes([number]) * (1 << 20)
-    assert eventually(lambda: not list(Path(site.config["memory"]["spill_directory"]).glob("*/[0-9a-f]*")))
+    assert eventually(lambda: not spilled_below(Path(site.config["memory"]["spill_directory"])))
 
 
 # --- sessions ---

@@ -1033,8 +1033,11 @@ def kill_workers() -> None:
 
 def workers() -> list[int]:
     """Processes of workers that this process has started."""
-    children = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    found = [int(child) for listed in children for child in listed.read_text().split()]
+    found: list[int] = []
+    for children in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
+        # a thread may have ended meanwhile
+        with suppress(OSError):
+            found += map(int, children.read_text().split())
     return [child for child in found if b"worker_process" in _command(child)]
 
 
