@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import threading
@@ -16,9 +17,13 @@ SHARE_OF_BUFFER = 0.1
 SHORTEST_SECONDS = 0.000_1
 LONGEST_SECONDS = 0.002
 IDLE_SAMPLES = 200
-IDLE_SECONDS = 0.002
+"""Looks without a backlog after which only a packet starts the next: looking costs time where time is virtual."""
+IDLE_SECONDS = 0.1
+"""How late the end is noticed while no packet comes."""
 WINDOW_SECONDS = 0.05
 
+_ETH_P_ALL = 3
+"""Packets of all protocols, those that leave, too."""
 _RTM_GETQDISC = 38
 _REQUEST_ECHO = 0x1 | 0x8
 """Without the second flag the kernel tells it to those who listen to all changes, and not to us."""
@@ -91,19 +96,30 @@ class QueueWatch:
         }
 
     def run(self) -> None:
-        """Look until stopped; more seldom while nothing has been queued for some time.
+        """Look until stopped; not while nothing has been queued for some time and no packet comes.
 
         Raises:
             OSError: the kernel refused.
         """
-        idle = 0
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:
-            while not self._over.wait(self._seconds if idle < IDLE_SAMPLES else max(self._seconds, IDLE_SECONDS)):
-                idle = 0 if self._look(netlink) else idle + 1
+            while not self._over.is_set():
+                self._look_until_idle(netlink)
+                self._wait_for_packet()
 
     def stop(self) -> None:
         """End `run`."""
         self._over.set()
+
+    def _look_until_idle(self, netlink: socket.socket) -> None:
+        idle = 0
+        while idle < IDLE_SAMPLES and not self._over.wait(self._seconds):
+            idle = 0 if self._look(netlink) else idle + 1
+
+    def _wait_for_packet(self) -> None:
+        """Until any interface of the namespace has sent or received one; what is queued is sent, so none is missed."""
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL)) as packets:
+            while not self._over.is_set() and not select.select([packets], [], [], IDLE_SECONDS)[0]:
+                pass
 
     def _look(self, netlink: socket.socket) -> bool:
         """Whether anything is queued now."""

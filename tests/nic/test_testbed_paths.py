@@ -104,3 +104,14 @@ def test_cross_traffic_fills_the_way_out_while_it_is_on_and_leaves_it_empty_whil
 def test_hosts_do_not_see_where_cross_traffic_comes_from() -> None:
     results = run_on_hosts(["bash", "-c", "echo $TESTBED_HOSTS"], cross="1", rate="100mbit")
     assert [result.stdout for result in results] == ["10.77.0.1,10.77.0.2\n"] * 2
+
+
+def test_what_is_queued_after_a_second_of_silence_is_seen_from_its_beginning() -> None:
+    # 32 Mbit/s into 8 Mbit/s for 100 ms, after a second in which the watch has fallen asleep
+    milliseconds, size, each = 100, 1000, 4
+    (_, _), (one, arrived) = exchange(milliseconds, size, each, rate="8mbit", watch_queues=True)
+    assert len(arrived) == milliseconds * each
+    assert max(one.queued) == pytest.approx(milliseconds * each * size * 3 / 4, rel=0.05)
+    # it is empty again after 400 ms: eight windows of 50 ms, or nine where the first and last are seen in part
+    assert len(one.queued) in (8, 9)
+    assert one.queued[0] < 50 * each * size * 3 / 4

@@ -44,6 +44,7 @@ class HostResult:
         lost: packets that it sent and the WAN lost.
         overflowed: packets for it that the bottleneck's buffer could not hold.
         policed: packets for it that the policer had no tokens for.
+        queued: most bytes seen in the bottleneck's buffer in front of it, window by window, where they were watched.
     """
 
     stdout: str
@@ -52,6 +53,7 @@ class HostResult:
     lost: int = 0
     overflowed: int = 0
     policed: int = 0
+    queued: tuple[int, ...] = ()
 
 
 def why_no_testbed() -> str | None:
@@ -105,6 +107,7 @@ def run_on_hosts(
     environment: Mapping[str, str] | None = None,
     at: Sequence[str] = (),
     host: Sequence[str] = (),
+    watch_queues: bool = False,
 ) -> list[HostResult]:
     """Run a command on every host of a fresh testbed, at the same time, to the end.
 
@@ -120,6 +123,7 @@ def run_on_hosts(
         environment: variables on top of this process's own.
         at: changes of the WAN, as `scripts/testbed run --at` takes them.
         host: links of single hosts, as `scripts/testbed run --host` takes them.
+        watch_queues: find out how full the bottlenecks' buffers get.
 
     Returns:
         One result a host, in their order.
@@ -161,6 +165,7 @@ def run_on_hosts(
         environment={"PYTHONPATH": str(ROOT), **os.environ, **(environment or {})},
         changes=tuple(parse_change(change) for change in at),
         cross=parse_cross_traffic(cross) if cross else None,
+        watch_queues=watch_queues,
     )
     printed: dict[tuple[int, str], str] = defaultdict(str)
 
@@ -176,6 +181,7 @@ def run_on_hosts(
             outcome.lost.get(host, 0),
             outcome.overflowed.get(host, 0),
             outcome.policed.get(host, 0),
+            tuple(size for _, size in outcome.queues.get(host, ())),
         )
         for host in range(hosts)
     ]
