@@ -14,6 +14,7 @@ import pytest
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from tests.fault.test_tasks_come_back import Doing
 from tests.support.sites import InProcesses, Sites, eventually, log_of, party, runner_of, start_gateways
+from tests.support.sum_orders import orders_of
 from tests.support.summands import bits, exact_sum, masked, pairs_in, written
 
 ARBITER = party("arbiter:9")
@@ -77,7 +78,8 @@ class Job:
         return doing
 
     def orders_at(self, site: str) -> int:
-        return sum(peer["sum_orders"] for peer in self.sites[site].status()["peers"] if peer["site"] == "a")
+        """By the arbiter's, of this session."""
+        return orders_of(self.sites[site], self.session, "a")
 
     def site_sums_come(self) -> int:
         events = self.sites["a"].events("delivered")

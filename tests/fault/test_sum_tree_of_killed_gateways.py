@@ -13,6 +13,7 @@ import pytest
 from fedrdma_fate.client.client import GatewayClient, ReceivedSum
 from tests.fault.test_tasks_come_back import Doing
 from tests.support.sites import InProcesses, Sites, eventually, party, runner_of, start_all, start_gateways
+from tests.support.sum_orders import orders_of
 from tests.support.summands import bits, exact_sum, masked, pairs_in, written
 
 ARBITER = party("arbiter:9")
@@ -85,7 +86,8 @@ class Job:
         return doing
 
     def orders_at(self, site: str, by: str) -> int:
-        return sum(peer["sum_orders"] for peer in self.sites[site].status()["peers"] if peer["site"] == by)
+        """Of this session."""
+        return orders_of(self.sites[site], self.session, by)
 
     def site_sums_come(self, site: str) -> int:
         events = self.sites[site].events("delivered")

@@ -16,6 +16,7 @@ from fedrdma_fate.wire.frames import MOST_PARTIES, MOST_SUM_ORDERS, Party, SumOr
 from fedrdma_fate.wire.site_sum import Part, SiteSum, encode_site_sum, site_sum_key
 from fedrdma_fate.wire.summand import planes_bytes
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
+from tests.support.sum_orders import orders_of, wait_for_orders_to_end
 from tests.support.summands import SHAPES, bits, masked, pairs_in, written
 
 NAMES = [f"host:{number}" for number in range(4)]
@@ -65,7 +66,8 @@ class Session:
         return future
 
     def orders_at(self, site: str) -> int:
-        return sum(peer["sum_orders"] for peer in self.sites[site].status()["peers"] if peer["site"] == "a")
+        """By the arbiter's, of this session."""
+        return orders_of(self.sites[site], self.name, "a")
 
     def forge(self, sources: Sequence[Party] = LYING, *, session: str = "", transfer: int = 1) -> None:
         """Have the lying gateway send a sum that nobody has added."""
@@ -108,11 +110,9 @@ class Session:
 
 @pytest.fixture
 def session(sites: Sites, request: pytest.FixtureRequest) -> Iterator[Session]:
+    wait_for_orders_to_end(sites)
     with ExitStack() as stack:
-        session = Session(sites, request.node.name, stack)
-        # those of the test before are not to be taken for this one's
-        eventually(lambda: session.orders_at("c") == 0)
-        yield session
+        yield Session(sites, request.node.name, stack)
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,7 @@ from fedrdma_fate.wire.site_sum import SiteSum, encode_site_sum, site_sum_key
 from fedrdma_fate.wire.summand import planes_of
 from tests.support.raw_task import Connection
 from tests.support.sites import InThread, Site, Sites, eventually, linked_sites, party, start_gateways
+from tests.support.sum_orders import orders_of, wait_for_orders_to_end
 from tests.support.summands import SHAPES, bits, masked, pairs_in, written
 
 EACH = 4
@@ -88,8 +89,8 @@ class Session:
         return future
 
     def orders_at(self, site: str) -> int:
-        """Which the arbiter's site has with this one."""
-        return sum(peer["sum_orders"] for peer in self.sites[site].status()["peers"] if peer["site"] == "a")
+        """Which the arbiter's site has with this one, in this session."""
+        return orders_of(self.sites[site], self.name, "a")
 
     def site_sums_sent(self) -> int:
         """Transfers of sums of sites that have come."""
@@ -292,7 +293,7 @@ def test_the_arbiters_task_goes_away_and_what_was_kept_back_comes_alone(make_ses
 
 def test_a_sum_that_times_out_leaves_nobody_behind(make_session: Callable[..., Session]) -> None:
     session = make_session()
-    future = session.pool.submit(session.arbiter.get_sum, "masked", "t", SOURCES, timeout=1.0)
+    future = session.pool.submit(session.arbiter.get_sum, "masked", "t", SOURCES, timeout=4.0)
     eventually(lambda: session.orders_at("b") > 0)
     for number in range(3):
         session.push(number)
@@ -493,6 +494,7 @@ def test_an_order_that_cannot_be_right_is_not_obeyed_and_those_beside_it_are(
     running = sites[True]
     assert isinstance(running, Sites)
     assert isinstance(running.runner, InThread)
+    wait_for_orders_to_end(running)
     right, another = (
         SumOrder(number, "never", "masked", f"t{number}", party("arbiter:1"), tuple(SOURCES[:EACH]), 8)
         for number in (7, 8)

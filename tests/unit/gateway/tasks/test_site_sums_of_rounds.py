@@ -16,6 +16,7 @@ from fedrdma_fate.wire.errors import ErrorCode, GatewayError
 from fedrdma_fate.wire.frames import SumOrder, SumOrders
 from fedrdma_fate.wire.site_sum import NEXT_TAG
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
+from tests.support.sum_orders import orders_of
 from tests.support.summands import SHAPES, bits, masked, pairs_in, written
 
 NAMES = [f"host:{number}" for number in range(6)]
@@ -71,15 +72,16 @@ class Session:
         left = [number for number in range(6) if number not in before]
         asked = {site for site, numbers in OF_SITE.items() if len(set(numbers) & set(left)) > 1}
         for site in asked:
-            eventually(lambda site=site: self.orders_at(site) > 0)
+            eventually(lambda site=site: self.orders_at(site, tag) == 1)
         self.push(tag, left)
         summed = future.result(timeout=120)
         assert isinstance(summed, ReceivedSum), summed
         assert (summed.parties_in, summed.reason) == (tuple(range(6)), "")
         return bits(pairs_in(summed.buffer, summed.shapes)), summed.weight
 
-    def orders_at(self, site: str) -> int:
-        return sum(peer["sum_orders"] for peer in self.sites[site].status()["peers"] if peer["site"] == "a")
+    def orders_at(self, site: str, tag: str) -> int:
+        """Of this session's round."""
+        return orders_of(self.sites[site], self.name, "a", tag)
 
     def come(self, tag: str) -> tuple[int, int]:
         """Sums of sites, and updates by themselves, that have come of a round."""
@@ -179,7 +181,7 @@ def test_an_order_of_fewer_does_not_keep_the_others_out_of_the_next_round(
     session.push("r1", [0])
     eventually(lambda: session.come("r1") == (0, 1))
     future = session.pool.submit(session.arbiter.get_sum, "masked", "r1", SOURCES, timeout=90.0)
-    eventually(lambda: session.orders_at("b") > 0)
+    eventually(lambda: session.orders_at("b", "r1") > 0)
     session.push("r1", range(1, 6))
     assert isinstance(future.result(timeout=120), ReceivedSum)
     assert session.round("r2", before=(1, 2, 3, 4, 5)) == right
@@ -208,7 +210,7 @@ def test_what_is_not_asked_for_in_time_goes_alone_and_is_not_waited_for_again(
 def test_a_straggler_of_a_round_that_is_over_is_not_kept_back(make_session: Callable[..., Session], right: Any) -> None:
     session = make_session(0.2)
     future = session.pool.submit(session.arbiter.get_sum, "masked", "r1", SOURCES, timeout=90.0)
-    eventually(lambda: session.orders_at("b") > 0 and session.orders_at("c") > 0)
+    eventually(lambda: session.orders_at("b", "r1") > 0 and session.orders_at("c", "r1") > 0)
     session.push("r1", (0, 1, 3, 4))
     # in a sum or alone, as long as it takes
     for site in OF_SITE:
@@ -318,6 +320,9 @@ def test_what_is_said_ahead_of_parties_that_it_cannot_be_of_is_ignored(
     right = SumOrder(2, f"{session.name}-right", "masked", NEXT_TAG, ARBITER, tuple(SOURCES[:3]), 6)
     runner = session.sites.runner
     assert isinstance(runner, InThread)
+    # of what was said ahead, or it was made to say, in a test before: it would be taken for what it is made to say here
+    runner.tell("a", "b", SumOrders(()))
+    eventually(lambda: session.on_loop("b", lambda sums: sums._ahead["a"]) == set())
     runner.tell("a", "b", SumOrders((wrong,)))
     runner.tell("a", "b", SumOrders((right,)))
     eventually(lambda: session.on_loop("b", lambda sums: sums._ahead["a"]) == {2})

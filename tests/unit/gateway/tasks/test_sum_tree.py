@@ -29,6 +29,7 @@ from fedrdma_fate.wire.summand import planes_bytes
 from tests.support.certificates import TestAuthority
 from tests.support.raw_task import Connection
 from tests.support.sites import InThread, Sites, eventually, party, start_gateways
+from tests.support.sum_orders import orders_of, wait_for_orders_to_end
 from tests.support.summands import SHAPES, bits, exact_sum, masked, pairs_in, written
 
 NAMES = [f"host:{number}" for number in range(6)]
@@ -85,11 +86,12 @@ class Session:
         """Ask for the sum, and wait until each site has the order that it should."""
         future = self.pool.submit(self.arbiter.get_sum, "masked", tag, SOURCES, timeout=60.0)
         for site, by in ({"p": "a", "l": "p", "m": "p"} if at is None else at).items():
-            eventually(lambda site=site, by=by: self.orders_at(site, by) > 0)
+            eventually(lambda site=site, by=by: self.orders_at(site, by, tag) == 1)
         return future
 
-    def orders_at(self, site: str, by: str) -> int:
-        return sum(peer["sum_orders"] for peer in self.sites[site].status()["peers"] if peer["site"] == by)
+    def orders_at(self, site: str, by: str, tag: str | None = None) -> int:
+        """Of this session."""
+        return orders_of(self.sites[site], self.name, by, tag)
 
     def come(self, site: str = "a", origin: str | None = None) -> tuple[int, int]:
         """Sums of sites, and updates by themselves, that have come to a site."""
@@ -282,7 +284,7 @@ def test_a_site_whose_updates_come_alone_holds_up_nobody_though_it_says_it_has_a
 
     # of the parent one is left, of whom alone there is no sum
     future = session.pool.submit(session.arbiter.get_sum, "masked", "u", SOURCES[1:4], timeout=60.0)
-    eventually(lambda: session.orders_at("l", "p") == 1)
+    eventually(lambda: session.orders_at("l", "p", "u") == 1)
     session.push(1, 2, 3, tag="u")
     summed = future.result(60)
     assert isinstance(summed, ReceivedSum)
@@ -445,6 +447,7 @@ def test_only_the_arbiters_site_and_the_parent_may_ask_and_only_for_what_is_here
 ) -> None:
     running = sites["tree"]
     assert isinstance(running.runner, InThread)
+    wait_for_orders_to_end(running)
 
     def standing() -> int:
         return sum(peer["sum_orders"] for peer in running[at].status()["peers"] if peer["site"] == by)
@@ -536,6 +539,7 @@ def test_many_orders_in_one_frame_are_told_below_in_one_and_count_as_many_frames
 ) -> None:
     runner = sites["tree"].runner
     assert isinstance(runner, InThread)
+    wait_for_orders_to_end(sites["tree"])
     orders = tuple(
         SumOrder(number, "many", f"m{number}", "t", ARBITER, tuple(SOURCES), 6) for number in range(MOST_SUM_ORDERS)
     )

@@ -14,6 +14,7 @@ from fedrdma_fate.client.protocol import NotSummed
 from fedrdma_fate.client.sessions import drop_session
 from fedrdma_fate.wire.errors import ErrorCode, FedRDMAError
 from tests.support.sites import Sites, eventually, party, start_gateways
+from tests.support.sum_orders import orders_of
 from tests.support.summands import SHAPES, bits, exact_sum, masked, pairs_in, written
 
 NAMES = [f"host:{number}" for number in range(4)]
@@ -61,20 +62,12 @@ class Session:
         """And wait until both sites have orders."""
         future = self._pool.submit(self.arbiter.get_sum, "masked", "t", SOURCES, timeout=60.0)
         for site in "bc":
-            eventually(lambda site=site: has_orders(self.sites, site))
+            eventually(lambda site=site: orders_of(self.sites[site], self.name, "a") == 1)
         return future
-
-
-def has_orders(sites: Sites, site: str) -> bool:
-    """Of any session."""
-    return any(peer["sum_orders"] for peer in sites[site].status()["peers"])
 
 
 @pytest.fixture
 def session(sites: Sites, request: pytest.FixtureRequest) -> Iterator[Session]:
-    for site in "bc":
-        # those of the test before are not to be taken for this one's
-        eventually(lambda site=site: not has_orders(sites, site))
     with ExitStack() as stack:
         yield Session(sites, request.node.name, stack)
 
