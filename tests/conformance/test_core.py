@@ -259,4 +259,4 @@ def test_silence_keeps_a_write_from_ever_completing_and_closing_from_hanging(
         assert not transfer.sender.finished
         assert not transfer.receiver.finished
         began = time.monotonic()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 8

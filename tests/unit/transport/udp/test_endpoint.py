@@ -293,7 +293,7 @@ def test_a_path_that_carries_datagrams_no_more_is_lost_within_seconds(
     began = time.monotonic()
 
     def send_on() -> None:
-        while time.monotonic() - began < 10:
+        while time.monotonic() - began < 30:
             both.active.post_chunk(1, HeapRegion(100).slot(), both.slot, 0, 0, 1)
             both.active.poll_set()
             while both.active.progress():
@@ -305,7 +305,8 @@ def test_a_path_that_carries_datagrams_no_more_is_lost_within_seconds(
         send_on()
     assert lost.value.code is ErrorCode.LINK_LOST
     assert "not answered" in lost.value.message
-    assert time.monotonic() - began < 5
+    # after 2.1 s; on a busy machine some more
+    assert time.monotonic() - began < 10
 
 
 class ShorterPath:
@@ -351,8 +352,9 @@ def test_a_path_that_becomes_shorter_in_the_middle_of_a_transfer_costs_some_ping
     assert both.active.chunk_service.mtu_bytes == 1472 - CHUNK_HEAD.size
     path = ShorterPath(monkeypatch, 1430)
     took = move(both, 10, 50_000)
-    # three pings, 0.3 s apart and then a tick; the link was lost after 2.1 s before
-    assert took < MOST_UNANSWERED * TICK_SECONDS
+    # three pings, 0.3 s apart and then a tick, and what others keep this one from the processor; the link was lost
+    # after 2.1 s before, which ends this with an error
+    assert took < 3 * MOST_UNANSWERED * TICK_SECONDS
     move(both, 10, 50_000)
     assert both.active.chunk_service.mtu_bytes < 1430
     path.most = 1472
@@ -558,8 +560,9 @@ def test_a_kernel_that_has_no_memory_for_a_datagram_is_asked_again_soon_and_not_
 
     udp, both.active._outbound._udp = both.active._outbound._udp, Full()  # type: ignore[assignment]
     both.active.post_chunk(7, HeapRegion(100).slot(), both.slot, 0, 0, 7)
-    turns, until = 0, time.monotonic() + 0.3
-    while time.monotonic() < until:
+    turns, began = 0, time.monotonic()
+    # five turns at least, however long others keep this one from the processor
+    while (seconds := time.monotonic() - began) < 0.3 or turns < 5:
         poller = select.poll()
         for descriptor, mask in both.active.poll_set():
             poller.register(descriptor, mask)
@@ -567,7 +570,7 @@ def test_a_kernel_that_has_no_memory_for_a_datagram_is_asked_again_soon_and_not_
         both.active.progress()
         turns += 1
     # asked twice a turn, and a turn a millisecond at most, for which the kernel may take longer
-    assert 5 <= turns <= 0.3 / endpoint_module.RETRY_SECONDS + 30
+    assert turns <= seconds / endpoint_module.RETRY_SECONDS + 30
     both.active._outbound._udp = udp
     assert refused
     done: list[int] = []
@@ -599,14 +602,14 @@ def test_a_flood_of_the_shared_port_is_counted_and_a_link_reads_little_of_it_or_
     sent, began, before = 0, time.monotonic(), both.transport.strays
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flooding:
         flooding.connect(both.passive._udp.getsockname())
-        while time.monotonic() < began + 1:
+        while time.monotonic() < began + 1 or sent <= 5000:
             for _ in range(200):
                 sent += flooding.send(b"junk") // 4
             assert run_both(both, 0.005) is False
     ticks = (time.monotonic() - began) / TICK_SECONDS + 2
     assert len(taken) <= (0 if filtered else ticks * DATAGRAMS_A_LOOK)
-    assert sent > 5000
-    assert both.transport.strays - before >= sent - 1000, "but for what still waits in the socket's buffer"
+    # but for what still waits in the socket's buffer
+    assert run_both(both, 10, lambda: both.transport.strays - before >= sent - 1000)
     move(both, 1, 50_000)
 
 

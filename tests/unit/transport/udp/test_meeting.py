@@ -121,7 +121,7 @@ def test_where_nothing_passes_both_say_so_soon() -> None:
     began = time.monotonic()
     with path(lambda *_: False) as (left, right), pytest.raises(ConnectError, match="UDP does not pass"):
         meet(left, right)
-    assert SILENCE_SECONDS <= time.monotonic() - began < SILENCE_SECONDS + 2
+    assert SILENCE_SECONDS <= time.monotonic() - began < SILENCE_SECONDS + 8
 
 
 def test_probes_of_others_prove_nothing() -> None:
