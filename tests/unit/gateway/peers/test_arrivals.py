@@ -166,7 +166,7 @@ def test_who_does_not_say_in_time_what_it_is_is_dropped(first: bytes, monkeypatc
 def test_who_begins_as_a_control_channel_and_does_not_go_on_is_ended_by_who_reads_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control_channel, "GREETING_SECONDS", 0.1)
+    monkeypatch.setattr(control_channel, "GREETING_SECONDS", 0.5)
     refusals: Refusals = []
 
     async def scenario() -> None:

@@ -33,6 +33,7 @@ def test_a_task_that_goes_away_before_its_answer_does_not_get_round_the_rate_of_
             connection = Connection(sites["a"], "s")
             connection.send(PutInline("n", str(number), (HOST,), "bytes", b"x"))
             connection.close()
+        eventually(lambda: waiting(sites["b"]) > 0)
         time.sleep(0.5)
         arrived = waiting(sites["b"])
         # a burst of one second, and what a pause is saved up for

@@ -90,12 +90,24 @@ async def read_error(connection: socket.socket) -> Error | None:
     return reply
 
 
-def test_a_user_who_is_refused_is_told_why_and_what_it_sends_is_kept_nowhere() -> None:
+def test_a_user_who_is_refused_is_told_why_and_what_it_sends_is_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    come = 0
+
+    def user(_connection: object) -> int:
+        nonlocal come
+        come += 1
+        return STRANGER
+
+    monkeypatch.setattr(task_socket, "peer_user", user)
+
     async def work(serving: TaskSocket, path: str) -> None:
         connections = [connect(path) for _ in range(40)]
         for connection in connections:
             # the beginning of a request that never ends
             connection.send(LENGTH_PREFIX.pack(MAX_FRAME_BYTES) + bytes(1 << 16))
+        # who comes when others are gone has the place of one
+        while come < len(connections):
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
         assert serving._refused._of_user.total() <= MOST_REFUSED_OF_A_USER
         told = await asyncio.gather(*map(read_error, connections))
