@@ -45,8 +45,13 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def children() -> set[int]:
-    found = psutil.Process().children(recursive=True)
-    return {one.pid for one in found if "resource_tracker" not in " ".join(one.cmdline())}
+    found = set()
+    for one in psutil.Process().children(recursive=True):
+        # one may end meanwhile
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "resource_tracker" not in " ".join(one.cmdline()):
+                found.add(one.pid)
+    return found
 
 
 def test_a_row_has_one_time_a_repeat_from_the_start_of_the_put_to_the_end_of_the_get() -> None:

@@ -64,7 +64,7 @@ def test_leaving_the_block_ends_what_runs_and_what_it_forked(tmp_path: Path) -> 
         wait_for_output(child, lines=2)
         family = [psutil.Process(child.process.pid), *psutil.Process(child.process.pid).children()]
         assert len(family) == 2
-    assert not psutil.wait_procs(family, timeout=5)[1]
+    assert not psutil.wait_procs(family, timeout=60)[1]
 
 
 def test_a_process_that_ignores_the_polite_request_is_ended_by_force(
