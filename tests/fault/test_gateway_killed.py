@@ -225,13 +225,20 @@ def test_when_a_sending_gateway_is_killed_who_waits_gets_its_message_when_it_is_
 
 
 def test_a_gateway_that_is_stopped_in_the_middle_of_a_transfer_finishes_it_first(sites: Sites, session: str) -> None:
+    timeouts = sites["a"].config["timeouts"]
+    runner_of(sites).stop(sites["a"])
+    # one that is short on a busy machine would be over before the other one goes on
+    sites["a"].config["timeouts"] = {**timeouts, "drain": 30.0}
+    runner_of(sites).start(sites["a"])
+    sites["a"].config["timeouts"] = timeouts
+    sites.wait_until_connected()
     with sites["a"].client(session) as a, sites["b"].client(session) as b:
         with frozen(sites, "b"):
             push(a, "m")
             eventually(lambda: in_the_middle(sites["a"]))
             runner_of(sites).signal(sites["a"], signal.SIGTERM)
         assert bytes(b.get("m", "t", A, timeout=20).buffer) == BODY
-    assert runner_of(sites).processes.pop("a").wait(20) == 0
+    assert runner_of(sites).processes.pop("a").wait(60) == 0
 
 
 def test_a_gateway_that_cannot_finish_a_transfer_before_it_ends_for_good_says_so_and_leaves_nothing_behind(

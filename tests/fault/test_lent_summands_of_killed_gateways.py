@@ -37,6 +37,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
             memory={**MEMORY, "directory": shared},
             transport="shm",
             shm={"lend": True},
+            # the one that is stopped
+            aggregate={"workers": 1},
             timeouts={"drain": 1.0, "connect": 3.0},
         ) as running,
     ):
@@ -67,7 +69,7 @@ class Job:
             lease.commit("masked", tag, [ARBITER], "object")
 
     def ask(self, tag: str) -> Doing:
-        return Doing(self.arbiter.get_sum, "masked", tag, SOURCES, timeout=60.0)
+        return Doing(self.arbiter.get_sum, "masked", tag, SOURCES, timeout=100.0)
 
     def stops_over_the_first(self) -> Doing:
         """The sum of all three, lent, the first of which is with a worker that does nothing."""
@@ -122,7 +124,7 @@ def test_a_lender_that_is_killed_while_its_update_is_added_changes_no_bit(
     if not is_back:
         runner_of(sites).start(sites["b"])
 
-    summed = asking.result(60)
+    summed = asking.result()
     check(summed)
     del summed, asking
     eventually(lambda: job.slots() == job.at_rest)
@@ -138,7 +140,7 @@ def test_a_lender_whose_memory_goes_with_it_leaves_what_it_had_lent_whole(sites:
     job.go_on()
 
     # what is lent is mapped by who has it
-    summed = asking.result(90)
+    summed = asking.result()
     check(summed)
     del summed, asking
     eventually(lambda: job.slots() == job.at_rest)

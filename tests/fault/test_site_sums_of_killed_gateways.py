@@ -72,7 +72,7 @@ class Job:
         lease.commit(NAME, "t", [ARBITER], "object")
 
     def asks(self) -> Doing:
-        doing = Doing(self.arbiter.get_sum, NAME, "t", SOURCES, timeout=60)
+        doing = Doing(self.arbiter.get_sum, NAME, "t", SOURCES, timeout=100)
         for site in "bc":
             eventually(lambda site=site: self.orders_at(site) == 1, 20)
         return doing

@@ -80,7 +80,7 @@ class Job:
             lease.commit(NAME, "t", [ARBITER], "object")
 
     def asks(self) -> Doing:
-        doing = Doing(self.arbiter.get_sum, NAME, "t", SOURCES, timeout=90)
+        doing = Doing(self.arbiter.get_sum, NAME, "t", SOURCES, timeout=100)
         for site, by in (("p", "a"), *self._parents.items()):
             eventually(lambda site=site, by=by: self.orders_at(site, by) == 1, 30)
         return doing

@@ -62,7 +62,7 @@ class Job:
         lease.commit(NAME, "t", [ARBITER], "object")
 
     def asks(self) -> Doing:
-        return Doing(self.arbiter.get_sum, NAME, "t", SOURCES, timeout=60)
+        return Doing(self.arbiter.get_sum, NAME, "t", SOURCES, timeout=100)
 
     def added(self) -> int:
         """Updates that are in the sum, or with a task."""

@@ -73,10 +73,9 @@ class Lenders:
 @pytest.fixture
 def lenders(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lenders]:
     layout = {"a": ["arbiter:1"], "b": NAMES}
-    with (
-        start_gateways(layout, tmp_path, memory=MEMORY, transport="shm", shm={"lend": True}) as sites,
-        ExitStack() as stack,
-    ):
+    # the one worker is stopped
+    settings = {"shm": {"lend": True}, "aggregate": {"workers": 1}}
+    with start_gateways(layout, tmp_path, memory=MEMORY, transport="shm", **settings) as sites, ExitStack() as stack:
         yield Lenders(sites, request.node.name, stack)
 
 
