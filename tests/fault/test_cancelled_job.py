@@ -194,7 +194,7 @@ def run_whole(sites: Sites, session: str, length: int) -> None:
 def before_any_job(sites: Sites, length: int) -> list[dict[str, Any]]:
     """What they hold when a job is over: the first leaves slots that are granted ahead of time."""
     run_whole(sites, "first", length)
-    eventually(lambda: not any(held["sessions"] or held["transfers"] for held in all_held(sites)))
+    eventually(lambda: not any(held["sessions"] or held["transfers"] or held["tasks"] for held in all_held(sites)))
     return all_held(sites)
 
 

@@ -168,7 +168,8 @@ def test_a_transfer_that_makes_no_progress_fails_at_both_sides(
     faulty: StartFaulty, caplog: pytest.LogCaptureFixture
 ) -> None:
     plan = FaultPlan(silent_after_writes=4)
-    settings: dict[str, Any] = {"timeouts": {"idle": 0.5, "drain": 0.2}}
+    # long enough for what is exchanged afterwards, whatever else the machine does
+    settings: dict[str, Any] = {"timeouts": {"idle": 2.0, "drain": 0.2}}
     with faulty({"a": [plan]}, **settings) as sites, sites["a"].client() as a, sites["b"].client() as b:
         lease = a.lease(len(BODY))
         lease.buffer[:] = BODY

@@ -20,7 +20,8 @@ from tests.support.sites import Site, eventually, party, start_gateways
 MIB = 1 << 20
 LAYOUT = {"a": ["guest:1"], "b": ["host:2"]}
 SMALL = {"send_bytes": "16MiB", "receive_bytes": "5MiB", "ring_slots": 0}
-SAID_SECONDS = 5.0
+SAID_SECONDS = 12.0
+"""Two looks, which are made within 3 s, and what the machine does besides."""
 
 
 def push(client: GatewayClient, name: str, to: str = "host:2") -> None:
@@ -79,8 +80,8 @@ def test_where_it_cannot_be_moved_status_get_and_log_say_who_holds_how_much(
     # as on a kernel that knows no MADV_POPULATE_WRITE
     monkeypatch.setattr(connections, "make_private", lambda _mapping: False)
     with start_gateways(LAYOUT, tmp_path, memory=SMALL) as sites, sites["a"].client() as a, sites["b"].client() as b:
-        kept = fill(a, b)
         assert sites["b"].status()["held"] == []
+        kept = fill(a, b)
         with ThreadPoolExecutor(1) as threads:
             waits = threads.submit(get, b, "4")
             eventually(lambda: "host:2 waits: no room in receive memory for 1 that wait" in caplog.text, SAID_SECONDS)
@@ -105,7 +106,7 @@ def test_a_put_at_another_site_and_its_status_are_told_who_holds_what_it_waits_f
         with ThreadPoolExecutor(1) as threads:
             waits = threads.submit(push, a, "6")
             said = f"guest:1 waits: b takes no more: tasks there hold in what they got before: host:2 {4 * MIB:,}"
-            eventually(lambda: said in caplog.text, SAID_SECONDS + 1.5)
+            eventually(lambda: said in caplog.text, SAID_SECONDS)
             assert "b takes no more; tasks there hold what they got before: host:2 4.0 MiB" in told(sites["a"])
             kept.clear()
             gc.collect()
@@ -132,8 +133,8 @@ def test_a_put_that_waits_for_send_memory_which_tasks_of_the_site_hold_is_told(
             eventually(lambda: "guest:1 waits: no room in send memory for 1 that wait" in caplog.text, SAID_SECONDS)
             # the task that holds it hears of it when it waits for something itself, too
             with pytest.raises(GatewayError) as nothing:
-                get(b, "9", timeout=SAID_SECONDS)
+                get(b, "9", timeout=8.0)
             assert nothing.value.code is ErrorCode.PULL_TIMEOUT
-            waits.result(10)
+            waits.result(30)
         assert (get(b, "5") == 5).all()
         assert [int(array[-1]) for array in kept] == list(range(5))

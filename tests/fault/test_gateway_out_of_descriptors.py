@@ -90,7 +90,7 @@ def running(directory: Path) -> Iterator[tuple[Sites, InProcesses]]:
 
 
 def complaints_of(site: Site) -> str:
-    with urllib.request.urlopen(f"http://{site.config['listen']['metrics']}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{site.config['listen']['metrics']}/metrics", timeout=30) as answer:
         return str(answer.read().decode())
 
 

@@ -83,7 +83,8 @@ def test_messages_wait_for_a_peer_that_is_not_there_yet(tmp_path: Path, caplog: 
 def test_trouble_with_a_peer_is_told_once_and_not_at_every_attempt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with start_gateways(LAYOUT, tmp_path, connected=False) as sites:
+    # connected, so that the trouble is not that of the start, which would be told anew after that
+    with start_gateways(LAYOUT, tmp_path) as sites:
         sites.runner.stop(sites["b"])
         eventually(lambda: "FR502" in sites["a"].status()["peers"][0]["last_error"])
         caplog.clear()
@@ -223,7 +224,7 @@ def test_who_does_not_greet_as_a_peer_is_told_why_and_changes_nothing(
     (farewell,) = conversation(sites["a"].config["listen"]["control"], first)
     assert isinstance(farewell, Goodbye)
     assert code.value in farewell.reason
-    assert f"[{code.value}]" in caplog.text
+    eventually(lambda: f"[{code.value}]" in caplog.text)
     assert sites["a"].connected()
     with sites["a"].client() as a, sites["b"].client() as b:
         push(a, "m")
@@ -352,4 +353,4 @@ def test_sixty_sessions_between_sites_leave_nothing_behind(sites: Sites) -> None
     eventually(lambda: descriptors() <= before and threading.active_count() <= threads)
     eventually(lambda: all_memory_is_back(sites))
     for site in sites.values():
-        assert site.status()["mailbox"] == dict.fromkeys(site.status()["mailbox"], 0)
+        eventually(lambda site=site: not any(site.status()["mailbox"].values()))  # type: ignore[misc]

@@ -130,11 +130,11 @@ def test_a_task_without_shared_memory_pushes_and_gets_messages_of_all_sizes_by_t
 
 def test_what_a_task_has_got_is_no_memory_of_the_gateways_any_more(ports: TaskPorts) -> None:
     # slots that are granted ahead
-    standing = ports.sites["b"].pool("receive")["slots"]
+    standing = ports.sites["b"].standing_grants(2)
     with ports.task("a", "held") as a, ports.task("b", "held") as b:
         push(a, "m")
         got = b.get("m", "t", A, timeout=20)
-        eventually(lambda: ports.sites["b"].pool("receive")["slots"] == standing)
+        eventually(lambda: ports.sites["b"].pool("receive")["slots"] <= standing)
         got.buffer[:4] = b"mine"
         assert bytes(got.buffer[4:]) == LARGE[4:]
 
@@ -284,7 +284,8 @@ def test_what_does_not_enter_is_ended_before_it_is_believed_anything(
     ports: TaskPorts, first: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(port, "ENTER_SECONDS", 0.5)
-    before, tasks = ports.status()["refused"], ports.sites["a"].status()["tasks"]
+    eventually(lambda: ports.sites["a"].status()["tasks"] == 0)
+    before = ports.status()["refused"]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with socket.create_connection(ports.access["a"].host_and_port, 5) as plain, context.wrap_socket(plain) as tls:
@@ -298,7 +299,7 @@ def test_what_does_not_enter_is_ended_before_it_is_believed_anything(
             pass
     assert len(said) < 1000
     eventually(lambda: ports.status()["refused"] == before + 1)
-    assert ports.sites["a"].status()["tasks"] == tasks
+    assert ports.sites["a"].status()["tasks"] == 0
 
 
 def test_a_flood_of_newcomers_is_bounded_and_keeps_no_task_out(ports: TaskPorts) -> None:
@@ -455,7 +456,8 @@ def test_pieces_that_come_behind_a_get_that_waits_keep_nobody_out(
         leased = waits.call(LeaseSlot(1 << 20, 5.0))
         assert isinstance(leased, Leased)
         waits.send(Get("never", "t", B, None, number=1))
-        waits.send(Fill(leased.lease, 0, bytes(1 << 20)))
+        # that its connection ends shows behind what nobody reads only where the kernel has room for all of that
+        waits.send(Fill(leased.lease, 0, bytes(1 << 16)))
         other = Remote(own, "other")
         other.tls.settimeout(20.0)
         leased = other.call(LeaseSlot(1 << 20, 5.0))
@@ -465,14 +467,15 @@ def test_pieces_that_come_behind_a_get_that_waits_keep_nobody_out(
         assert isinstance(other.call(LeaseSlot(1 << 10, 5.0)), Leased)
         other.close()
         waits.close()
-        eventually(lambda: own.status()["connections"] == 0)
+        eventually(lambda: own.status()["connections"] == 0, 30)
 
 
 def test_pieces_that_nobody_takes_have_a_bound_and_keep_others_out_for_a_time_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(port, "_MOST_LARGE", 1)
-    monkeypatch.setattr(port, "PIECE_SECONDS", 2.0)
+    # much longer than the other one waits below, for on a busy machine it does not begin to wait at once
+    monkeypatch.setattr(port, "PIECE_SECONDS", 5.0)
     with task_ports(tmp_path) as own:
         with own.task("b", "slow") as b:
             for name in ("left", "taken"):
