@@ -26,6 +26,8 @@ class PathState:
         recent_rate: the most that the path gave lately; 0 when it is the rate.
         held_bytes: the longest queue of ours that lost nothing.
         left_at: when the transfer that found this last sent anything, seconds of its sender's clock; 0: not known.
+        way_back: the least way of a report, with the difference of the clocks, seconds (`report_delay.py`); None: not
+            known.
     """
 
     rate: float
@@ -42,6 +44,7 @@ class PathState:
     recent_rate: float = 0.0
     held_bytes: float = 0.0
     left_at: float = 0.0
+    way_back: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Sample:
         counts_packets: the delivery rate is that of packets, of chunks that never became whole as well.
         lost_bytes: what is to be sent again of chunks newly known to be lost, or taken for it since the last report.
         flight: of the chunks that are acknowledged, where the controller asks for it.
+        way_back: how long the report was on its way, with the difference of the clocks, seconds; None: not told.
     """
 
     rtt: float | None
@@ -67,3 +71,4 @@ class Sample:
     counts_packets: bool = False
     lost_bytes: int = 0
     flight: RateSample | None = None
+    way_back: float | None = None

@@ -76,6 +76,10 @@ class Controller(Protocol):
         """Least round trip, 0 when unknown."""
 
     @property
+    def report_delay(self) -> float:
+        """How long a report may be held up on its way back, seconds; 0 where that is not told from a queue."""
+
+    @property
     def loss(self) -> float:
         """Probability that a packet is lost, as transfers have found it."""
 

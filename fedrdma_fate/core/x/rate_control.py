@@ -44,6 +44,7 @@ from fedrdma_fate.core.x.queue_delay import QueueDelay
 from fedrdma_fate.core.x.queue_detection import OVERLOAD_LOSS, LongerPathCheck, Overload, StandingQueue
 from fedrdma_fate.core.x.raised_rate import RaisedRate
 from fedrdma_fate.core.x.rate_bound import ROOM_GAIN, RateBound
+from fedrdma_fate.core.x.report_delay import ReportDelay
 from fedrdma_fate.core.x.short_path import SHORT_ROUND_TRIP_SECONDS, ReportClockedWindow
 from fedrdma_fate.core.x.starvation import Starvation
 
@@ -113,6 +114,7 @@ class RateController:
         self._late_until = -math.inf
         self._latest_queue = math.inf
         self._left_at, self._now = known.left_at, 0.0
+        self._report_delay = ReportDelay(known.way_back, known.left_at)
         self._rounds = LossRounds(known.loss, measured=proved)
         self._window = ReportClockedWindow(known.window_bytes, found=known.window_found)
         self._raised_rate = RaisedRate(known.policed_seconds, known.rate)
@@ -152,6 +154,11 @@ class RateController:
     def rtt(self) -> float:
         """Latest round trip, 0 when unknown."""
         return self._rtt.latest
+
+    @property
+    def report_delay(self) -> float:
+        """How long a report may be held up on its way back, seconds."""
+        return self._report_delay.expected(self._now)
 
     @property
     def loss(self) -> float:
@@ -225,7 +232,7 @@ class RateController:
         if self._competition.is_recent:
             # what they queue is not ours to wait for: a smaller window would be a lower rate, and that a smaller window
             rtt = max(rtt, self._rtt.latest)
-        return max(self._bandwidth, LEAST_RATE) * (rtt + REPORT_ALLOWANCE_SECONDS)
+        return max(self._bandwidth, LEAST_RATE) * (rtt + REPORT_ALLOWANCE_SECONDS + self.report_delay)
 
     def state(self) -> PathState | None:
         """What to remember for the next transfer; None when nothing was learnt."""
@@ -249,6 +256,7 @@ class RateController:
             self._opening.remembered_rate(self._bandwidth),
             self._opening.held_bytes,
             self._now,
+            self._report_delay.least_way,
         )
 
     # -- the cycle ------------------------------------------------------------------------------------------------
@@ -439,7 +447,7 @@ class RateController:
         if self.report_clocked:
             self._on_short_path(sample, now)
             return
-        queue = self._on_rtt(sample.rtt, now)
+        queue = self._on_rtt(sample, now)
         if self._probe_queue.on_sample(sample.lost, sample.arrived, rounds.chunk_loss, now):
             # what there was no room for says nothing about the path, though too little queues to be seen
             rounds.on_no_room()
@@ -494,10 +502,15 @@ class RateController:
                 self._rounds.learn(ended)
             self._rounds.drop()
 
-    def _on_rtt(self, rtt: float | None, now: float) -> float | None:
-        """What of it is a queue's; None while that cannot be told."""
+    def _on_rtt(self, sample: Sample, now: float) -> float | None:
+        """What of the round trip is a queue's; None while that cannot be told."""
+        rtt = sample.rtt
+        held_up = 0.0
+        if sample.way_back is not None:
+            held_up = self._report_delay.update(sample.way_back, rtt, now)
         if rtt is None or rtt <= 0:
             return None
+        rtt -= held_up
         window = MIN_RTT_SECONDS * (MIN_RTT_COMPETING_FACTOR if self._competition.is_recent else 1)
         self._rtt.update(rtt, now, window)
         queue = self._queue_delay.update(rtt, now, window)

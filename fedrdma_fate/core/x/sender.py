@@ -352,7 +352,10 @@ class XSender(SenderBase):
             # it was made for a longer one, and what came too early for that one was no earlier sending
             self._timeout.on_first_sending()
         rate = self._delivery_rate(report.arrived_at, report.received_bytes)
-        self._learn(rtt, rate, len(new), lost, now)
+        # who comes late to a report does not know when it came
+        is_told = report.newest >= 0 and not self._lateness.seconds(now)
+        way_back = now - report.arrived_at - max(report.held, 0.0) if is_told else None
+        self._learn(rtt, rate, len(new), lost, now, way_back)
         return arrived + self._pump(now)
 
     def on_resend(self, chunks: Iterable[int], now: float) -> list[Action]:
@@ -531,7 +534,7 @@ class XSender(SenderBase):
         if self.control.report_clocked:
             is_tail = self._queue.all_sent and self._in_flight.bytes_in_flight <= SHORT_PATH_TAIL_BYTES
             return self._round_trip if is_tail else max(self._round_trip, SHORT_PATH_WAIT_SECONDS)
-        rate, wait = self._rate, self._round_trip
+        rate, wait = self._rate, self._round_trip + self.control.report_delay
         if oldest_sent_at <= self._trained_at:
             wait = max(wait, self._in_flight.bytes_in_flight / rate / RTT_FACTOR)
         if self._queue.all_sent:
@@ -591,7 +594,15 @@ class XSender(SenderBase):
     def _bytes_to_repeat(self, lost: Sequence[int]) -> int:
         return sum(self._missing_bytes.get(position) or self._length(position) for position in lost)
 
-    def _learn(self, rtt: float | None, rate: float | None, arrived: int, lost: Sequence[int], now: float) -> None:
+    def _learn(
+        self,
+        rtt: float | None,
+        rate: float | None,
+        arrived: int,
+        lost: Sequence[int],
+        now: float,
+        way_back: float | None = None,
+    ) -> None:
         if not self.settings.paced:
             return
         is_limited = now < self._application_limited_until and self.control.known
@@ -608,7 +619,7 @@ class XSender(SenderBase):
             flight = in_flight.recorder.take(in_flight.bytes_in_flight, self.control.min_rtt)
         repairs_packets = self.settings.repairs_packets
         lost_bytes, self._overdue_bytes = self._overdue_bytes + self._bytes_to_repeat(lost), 0
-        sample = Sample(rtt, rate, arrived, len(lost), self._packets, repairs_packets, lost_bytes, flight)
+        sample = Sample(rtt, rate, arrived, len(lost), self._packets, repairs_packets, lost_bytes, flight, way_back)
         self.control.on_sample(sample, now)
 
     def _tell_arrived(self, positions: Iterable[int]) -> list[Action]:

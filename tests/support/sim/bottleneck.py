@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -18,6 +19,9 @@ from tests.support.sim.clock import VirtualClock
 
 PACKET_OVERHEAD_BYTES = 100
 """Headers, preamble and gap of a packet on the wire."""
+
+_SLOT_SLACK = 1e-9
+"""Of a slot: what comes just when one begins waits for no other, though doubles are not exact."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -40,6 +44,7 @@ class BottleneckProfile:
         line: in front of it, holds so many packets and drops the others.
         drops_whole_packets: of what does not fit a packet takes no room; else its beginning does.
         burst_bytes: that an idle link lets pass at once, as a token bucket does (the testbed's holds two packets).
+        back_slot: what comes on the way back does so every so many seconds, as a radio's schedule has it; 0: at once.
     """
 
     rate_bps: float
@@ -56,6 +61,7 @@ class BottleneckProfile:
     burst_bytes: float = 0.0
     drops_whole_packets: bool = False
     loses_in_front: bool = False
+    back_slot: float = 0.0
 
 
 class Nic:
@@ -81,10 +87,14 @@ class DelayLine:
 
     def half_trip(self) -> float:
         """How long what is sent now is on its way, seconds."""
-        way = self._profile.rtt / 2
-        if not self._profile.jitter:
-            return way
-        return self.jittered(self._clock.now + way - self._profile.jitter) - self._clock.now
+        profile, now = self._profile, self._clock.now
+        comes = now + profile.rtt / 2
+        if profile.jitter:
+            comes = self.jittered(comes - profile.jitter)
+        return self._slotted(comes) - now
+
+    def _slotted(self, comes: float) -> float:
+        return comes
 
     def jittered(self, earliest: float, packets: int = 1, seconds: float = 0.0) -> float:
         """When what cannot come before this moment does: the last of so many packets, spread over so many seconds."""
@@ -95,6 +105,14 @@ class DelayLine:
         if not self._profile.reorders:
             last = self._last = max(self._last, last)
         return last
+
+
+class WayBack(DelayLine):
+    """The same, and what has come goes on every so often."""
+
+    def _slotted(self, comes: float) -> float:
+        slot = self._profile.back_slot
+        return max(comes, math.ceil(comes / slot - _SLOT_SLACK) * slot) if slot else comes
 
 
 class Bottleneck:
@@ -119,7 +137,7 @@ class Bottleneck:
         self._at = 0.0
         # losses are drawn as they would be without jitter
         self._before = DelayLine(clock, profile, random.Random(jitter_seed))
-        self.answers = DelayLine(clock, profile, random.Random(jitter_seed + 1))
+        self.answers = WayBack(clock, profile, random.Random(jitter_seed + 1))
 
     def post(self, nic: Nic, length: int, landed: Callable[[], None], lost: Callable[[], None] | None = None) -> None:
         """Send a message through; one of the two is called when it arrives, or would have."""

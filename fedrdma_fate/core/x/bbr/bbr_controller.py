@@ -167,6 +167,11 @@ class BbrController:
         return 0
 
     @property
+    def report_delay(self) -> float:
+        """See `Controller`: what it takes reports to be held up by is part of its window (`ExtraAcked`)."""
+        return 0.0
+
+    @property
     def loss(self) -> float:
         """Probability that a packet is lost, as transfers have found it."""
         return self._loss.loss or 0.0 if self._settled else 0.0
