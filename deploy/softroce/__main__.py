@@ -121,6 +121,16 @@ def _add_run(commands: Commands) -> None:
     )
     run.add_argument("--reorder", action="store_true", help="let packets overtake each other by the jitter")
     run.add_argument(
+        "--slots",
+        type=time,
+        default=0,
+        metavar="TIME",
+        help="packets go on every so often, as a radio's schedule has it, each way (default 0: as they come)",
+    )
+    run.add_argument(
+        "--back-slots", type=time, metavar="TIME", help="of what the hosts other than 0 send (default: --slots)"
+    )
+    run.add_argument(
         "--burst",
         type=float,
         default=1.0,
@@ -284,6 +294,8 @@ def make_run(options: argparse.Namespace) -> Run:
         delay_packets=options.delay_packets,
         jitter_ns=options.jitter,
         reorders=options.reorder,
+        slot_ns=options.slots,
+        back_slot_ns=options.back_slots,
         burst_packets=options.burst,
         policer=options.policer,
         back_rate=options.back_rate,

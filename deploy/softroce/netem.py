@@ -1,4 +1,4 @@
-"""Sets a netem queue by netlink: delay and its jitter, losses one by one or in bursts, and the seed of both.
+"""Sets a netem queue by netlink: delay and its jitter, slots, losses one by one or in bursts, and the seed of both.
 
 `tc` knows netem's seed only from iproute2 6.6 on; the kernel has had it since 6.6 as well. Attributes and structures
 are those of linux/pkt_sched.h.
@@ -14,7 +14,8 @@ from deploy.softroce.netlink import attribute, inner_queue_request, queue_reques
 from deploy.softroce.tbf import KIND as TBF
 from deploy.softroce.tbf import tbf_options
 
-_NETEM_LOSS, _NETEM_RATE, _NETEM_RATE64, _NETEM_LATENCY64, _NETEM_JITTER64, _NETEM_PRNG_SEED = 5, 6, 8, 10, 11, 14
+_NETEM_LOSS, _NETEM_RATE, _NETEM_RATE64, _NETEM_LATENCY64, _NETEM_JITTER64 = 5, 6, 8, 10, 11
+_NETEM_SLOT, _NETEM_PRNG_SEED = 12, 14
 _LOSS_GILBERT_ELLIOTT = 2
 _NESTED = 0x8000
 ENDLESS_PACKETS = 10_000_000
@@ -37,6 +38,7 @@ class DelayLine:
         packets: that it holds before it drops.
         jitter_ns: a packet is earlier or later by up to so much, evenly; not more than the delay.
         reorders: packets that jitter makes earlier overtake those in front of them; else they wait for those.
+        slot_ns: what was delayed goes on every so many nanoseconds, all of it at once; 0: when its time has come.
         burst_packets: that are lost one after the other, on average; 1: each is lost by itself.
         rate_bps: at which packets leave it once they were delayed, by a tbf inside it, bit/s; None: as they come.
         buffer_bytes: that the tbf holds before it drops.
@@ -50,6 +52,7 @@ class DelayLine:
     packets: int = ENDLESS_PACKETS
     jitter_ns: int = 0
     reorders: bool = False
+    slot_ns: int = 0
     burst_packets: float = 1.0
     rate_bps: int | None = None
     buffer_bytes: int = 0
@@ -69,6 +72,9 @@ def qdisc_request(ifindex: int, line: DelayLine) -> bytes:
             # struct tc_netem_rate: rate (superseded), overhead of packets, cells and their overhead
             options += attribute(_NETEM_RATE, struct.pack("=IiIi", 2**32 - 1, 0, 0, 0))
             options += attribute(_NETEM_RATE64, struct.pack("=Q", _ORDER_KEEPING_RATE))
+    if line.slot_ns:
+        # struct tc_netem_slot: delay at least and at most, packets and bytes of a slot (0: all), a distribution (none)
+        options += attribute(_NETEM_SLOT, struct.pack("=qqiiqq", line.slot_ns, line.slot_ns, 0, 0, 0, 0))
     if in_bursts:
         model = attribute(_LOSS_GILBERT_ELLIOTT, struct.pack("=4I", *_gilbert_elliott(line)))
         options += attribute(_NETEM_LOSS | _NESTED, model)

@@ -61,6 +61,8 @@ class Wan:
         delay_packets: that a delay line holds before it drops.
         jitter_ns: by how much a packet may be earlier or later, each way, nanoseconds.
         reorders: with jitter, packets overtake each other.
+        slot_ns: packets go on every so often, as a radio's schedule has it, each way, nanoseconds; 0: as they come.
+        back_slot_ns: the same of what the others send to host 0; None: as of host 0's.
         burst_packets: lost one after the other, on average.
         policer: in front of each host, before the bottleneck; None: none.
         back_rate: of the bottleneck in front of host 0, bit/s; None: as in front of the others.
@@ -80,6 +82,8 @@ class Wan:
     delay_packets: int = ENDLESS_PACKETS
     jitter_ns: int = 0
     reorders: bool = False
+    slot_ns: int = 0
+    back_slot_ns: int | None = None
     burst_packets: float = 1.0
     policer: Policer | None = None
     back_rate: int | None = None
@@ -121,6 +125,10 @@ class Wan:
         if (own := self.link_of(host).loss) is not None:
             return own
         return self.back_loss if host.index and self.back_loss is not None else self.loss
+
+    def slot_from_ns(self, host: Host) -> int:
+        """How often a host's packets go on."""
+        return self.back_slot_ns if host.index and self.back_slot_ns is not None else self.slot_ns
 
     def loss_to(self, host: Host) -> float:
         """Share of the packets to a host that is lost on a way of its own, of those that others' ways have left."""
@@ -285,6 +293,7 @@ def _line_from(host: Host, wan: Wan) -> DelayLine:
         packets=wan.delay_packets,
         jitter_ns=wan.jitter_ns,
         reorders=wan.reorders,
+        slot_ns=wan.slot_from_ns(host),
         burst_packets=wan.burst_packets if wan.loss_from(host) else 1.0,
         rate_bps=rate,
         buffer_bytes=0 if rate is None else wan.buffer_of(host),

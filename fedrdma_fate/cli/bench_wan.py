@@ -45,6 +45,8 @@ _LINK_OPTIONS = (
     "loss",
     "jitter",
     "reorder",
+    "slots",
+    "back_slots",
     "burst",
     "delay_packets",
     "mtu",
@@ -69,6 +71,10 @@ _LINK_OPTIONS = (
 @click.option("--loss", default="0", show_default=True, help="Packets lost each way, such as 0.1%.")
 @click.option("--jitter", default="0", show_default=True, help="By which packets are earlier or later, such as 1ms.")
 @click.option("--reorder", is_flag=True, help="Packets overtake each other by the jitter; else their order is kept.")
+@click.option(
+    "--slots", default="0", show_default=True, help="Packets go on every so often, as by radio, such as 10ms."
+)
+@click.option("--back-slots", help="The same on the way back; as --slots by default.")
 @click.option("--burst", default=1.0, show_default=True, type=click.FloatRange(1), help="Packets lost in a row.")
 @click.option("--delay-packets", type=click.IntRange(1), help="On their way at most, further ones are dropped.")
 @click.option("--mtu", type=click.IntRange(576, 65535), help="Bytes of an IP packet; RDMA's largest fits 4200.")
@@ -100,6 +106,8 @@ def wan(
     loss: str,
     jitter: str,
     reorder: bool,
+    slots: str,
+    back_slots: str | None,
     burst: float,
     delay_packets: int | None,
     mtu: int | None,
@@ -127,6 +135,8 @@ def wan(
             raise ConfigError(ErrorCode.CONFIG_BAD_VALUE, "--rate and --rate-trace: the trace is the rate, give one.")
         common = parse_peculiarities(
             reorder=reorder,
+            slots=slots,
+            back_slots=back_slots,
             burst=burst,
             delay_packets=delay_packets,
             mtu=mtu,

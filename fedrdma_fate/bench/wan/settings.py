@@ -73,6 +73,8 @@ class Peculiarities:
     """What all links of a benchmark have in common; see `WanLink`."""
 
     reorders: bool = False
+    slot_ns: int = 0
+    back_slot_ns: int | None = None
     burst_packets: float = 1.0
     delay_packets: int | None = None
     mtu_bytes: int | None = None
@@ -87,6 +89,8 @@ class Peculiarities:
 def parse_peculiarities(
     *,
     reorder: bool = False,
+    slots: str = "0",
+    back_slots: str | None = None,
     burst: float = 1.0,
     delay_packets: int | None = None,
     mtu: int | None = None,
@@ -104,6 +108,8 @@ def parse_peculiarities(
     """
     return Peculiarities(
         reorders=reorder,
+        slot_ns=_value("--slots", parse_time, slots),
+        back_slot_ns=_optional("--back-slots", parse_time, back_slots),
         burst_packets=burst,
         delay_packets=delay_packets,
         mtu_bytes=mtu,

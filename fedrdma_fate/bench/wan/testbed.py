@@ -179,6 +179,10 @@ class Testbed:
             options["--rate-trace"] = report.with_name(_TRACE)
         if self.link.jitter_ns:
             options["--jitter"] = f"{self.link.jitter_ns}ns"
+        if self.link.slot_ns:
+            options["--slots"] = f"{self.link.slot_ns}ns"
+        if self.link.back_slot_ns is not None:
+            options["--back-slots"] = f"{self.link.back_slot_ns}ns"
         if self.link.burst_packets > 1:
             options["--burst"] = self.link.burst_packets
         if self.link.delay_packets is not None:

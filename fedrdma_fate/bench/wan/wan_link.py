@@ -29,6 +29,8 @@ class WanLink:
         loss: share of packets lost besides.
         jitter_ns: by which packets are earlier or later.
         reorders: with jitter, packets overtake each other; else they keep their order.
+        slot_ns: packets go on every so often, as a radio's schedule has it.
+        back_slot_ns: the same of those on the way from host 1 to host 0; None: as on the way out.
         burst_packets: lost one after the other, on average.
         delay_packets: that may be on their way before further ones are dropped; None: as many as there are.
         mtu_bytes: of an IP packet; None: the testbed's default.
@@ -46,6 +48,8 @@ class WanLink:
     loss: float
     jitter_ns: int = 0
     reorders: bool = False
+    slot_ns: int = 0
+    back_slot_ns: int | None = None
     burst_packets: float = 1.0
     delay_packets: int | None = None
     mtu_bytes: int | None = None
@@ -81,6 +85,10 @@ class WanLink:
         }
         if self.jitter_ns:
             document |= {"jitter_s": self.jitter_ns / 1e9, "reorders": self.reorders}
+        if self.slot_ns:
+            document["slot_s"] = self.slot_ns / 1e9
+        if self.back_slot_ns is not None:
+            document["back_slot_s"] = self.back_slot_ns / 1e9
         if self.burst_packets > 1:
             document["burst_packets"] = self.burst_packets
         if self.delay_packets is not None:
@@ -120,6 +128,10 @@ class WanLink:
         if self.jitter_ns:
             order = "packets overtake" if self.reorders else "in order"
             yield f"jitter {self.jitter_ns / 1e6:g} ms, {order}"
+        if self.slot_ns:
+            yield f"in slots of {self.slot_ns / 1e6:g} ms"
+        if self.back_slot_ns is not None:
+            yield f"back in slots of {self.back_slot_ns / 1e6:g} ms"
         if self.delay_packets is not None:
             yield f"{self.delay_packets} packets on their way"
         if self.mtu_bytes is not None:

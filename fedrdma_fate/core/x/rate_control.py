@@ -41,7 +41,13 @@ from fedrdma_fate.core.x.opening import Opening
 from fedrdma_fate.core.x.phases import Phase
 from fedrdma_fate.core.x.probe_queue import LEAST_QUEUE_BYTES, LatestProbe, ProbeQueue
 from fedrdma_fate.core.x.queue_delay import QueueDelay
-from fedrdma_fate.core.x.queue_detection import OVERLOAD_LOSS, LongerPathCheck, Overload, StandingQueue
+from fedrdma_fate.core.x.queue_detection import (
+    OVERLOAD_LOSS,
+    STANDING_QUEUE_SECONDS,
+    LongerPathCheck,
+    Overload,
+    StandingQueue,
+)
 from fedrdma_fate.core.x.raised_rate import RaisedRate
 from fedrdma_fate.core.x.rate_bound import ROOM_GAIN, RateBound
 from fedrdma_fate.core.x.report_delay import ReportDelay
@@ -514,6 +520,9 @@ class RateController:
         window = MIN_RTT_SECONDS * (MIN_RTT_COMPETING_FACTOR if self._competition.is_recent else 1)
         self._rtt.update(rtt, now, window)
         queue = self._queue_delay.update(rtt, now, window)
+        if queue is not None and (held := self.report_delay) > STANDING_QUEUE_SECONDS:
+            # a radio that holds reports up does the same to what is sent
+            queue = max(queue - held, 0.0)
         self._longer_path.on_rtt(rtt, now)
         if queue is not None:
             self._rounds.on_queue(queue)

@@ -44,7 +44,9 @@ class BottleneckProfile:
         line: in front of it, holds so many packets and drops the others.
         drops_whole_packets: of what does not fit a packet takes no room; else its beginning does.
         burst_bytes: that an idle link lets pass at once, as a token bucket does (the testbed's holds two packets).
-        back_slot: what comes on the way back does so every so many seconds, as a radio's schedule has it; 0: at once.
+        slot: what has come to the bottleneck goes on into its queue every so many seconds, as a radio lets it; 0: at
+            once.
+        back_slot: the same at the end of the way back.
     """
 
     rate_bps: float
@@ -61,6 +63,7 @@ class BottleneckProfile:
     burst_bytes: float = 0.0
     drops_whole_packets: bool = False
     loses_in_front: bool = False
+    slot: float = 0.0
     back_slot: float = 0.0
 
 
@@ -87,14 +90,10 @@ class DelayLine:
 
     def half_trip(self) -> float:
         """How long what is sent now is on its way, seconds."""
-        profile, now = self._profile, self._clock.now
-        comes = now + profile.rtt / 2
-        if profile.jitter:
-            comes = self.jittered(comes - profile.jitter)
-        return self._slotted(comes) - now
-
-    def _slotted(self, comes: float) -> float:
-        return comes
+        way = self._profile.rtt / 2
+        if not self._profile.jitter:
+            return way
+        return self.jittered(self._clock.now + way - self._profile.jitter) - self._clock.now
 
     def jittered(self, earliest: float, packets: int = 1, seconds: float = 0.0) -> float:
         """When what cannot come before this moment does: the last of so many packets, spread over so many seconds."""
@@ -110,9 +109,15 @@ class DelayLine:
 class WayBack(DelayLine):
     """The same, and what has come goes on every so often."""
 
-    def _slotted(self, comes: float) -> float:
-        slot = self._profile.back_slot
-        return max(comes, math.ceil(comes / slot - _SLOT_SLACK) * slot) if slot else comes
+    def half_trip(self) -> float:
+        """How long what is sent now is on its way, seconds."""
+        now = self._clock.now
+        return in_slots(now + super().half_trip(), self._profile.back_slot) - now
+
+
+def in_slots(comes: float, slot: float) -> float:
+    """When what comes at this moment goes on: every so many seconds, 0: at once."""
+    return max(comes, math.ceil(comes / slot - _SLOT_SLACK) * slot) if slot else comes
 
 
 class Bottleneck:
@@ -154,7 +159,7 @@ class Bottleneck:
             wire = wire * (packets - 1 - others) // packets
         if profile.bursts is not None:
             spoilt = profile.bursts.loses_any(packets) or spoilt
-        comes = self._before.jittered(nic.free_at, packets, span)
+        comes = in_slots(self._before.jittered(nic.free_at, packets, span), profile.slot)
         self._clock.at(comes, lambda: self._enqueue(wire, span, spoilt, landed, lost))
 
     def take(

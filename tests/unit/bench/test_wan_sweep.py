@@ -109,6 +109,26 @@ def test_a_policer_cards_and_the_way_back_are_asked_of_the_testbed_and_told() ->
     assert told | {"back_rate_bps": 2 * 10**7} == {name: document[name] for name in (*told, "back_rate_bps")}
 
 
+def test_slots_of_each_way_are_asked_of_the_testbed_and_told() -> None:
+    common = parse_peculiarities(slots="10ms", back_slots="20ms")
+    (setting,) = parse_settings("1gbit", "20ms", "4MB", "0", "1MB", "0", common)
+    asked = Testbed(ROOT, setting.link, 1, "nic", 600.0)._options(1, Path("report"))
+    for option, value in {"--slots": "10000000ns", "--back-slots": "20000000ns"}.items():
+        assert asked[asked.index(option) + 1] == value
+    assert str(setting.link).endswith("loss 0 %, in slots of 10 ms, back in slots of 20 ms")
+    document = setting.link.to_document()
+    assert (document["slot_s"], document["back_slot_s"]) == (0.01, 0.02)
+    (usual,) = parse_settings("1gbit", "20ms", "4MB", "0", "1MB", "0", parse_peculiarities())
+    assert not {"--slots", "--back-slots"} & {*Testbed(ROOT, usual.link, 1, "nic", 600.0)._options(1, Path("report"))}
+    assert not {"slot_s", "back_slot_s"} & usual.link.to_document().keys()
+
+
+def test_slots_that_are_no_time_are_refused_by_the_name_of_the_option() -> None:
+    for said in ({"slots": "often"}, {"back_slots": "often"}):
+        with pytest.raises(ConfigError, match="--" + next(iter(said)).replace("_", "-")):
+            parse_peculiarities(**said)  # type: ignore[arg-type]
+
+
 def test_a_trace_is_handed_to_the_testbed_and_its_mean_is_the_rate(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text("0 1000000000\n0.25 200000000\n0.5 repeat\n")

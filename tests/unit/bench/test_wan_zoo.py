@@ -42,7 +42,7 @@ def test_every_path_has_a_name_of_its_own_and_a_link_of_its_own() -> None:
     assert len({path.name for path in paths}) == len({path.link for path in paths}) == len(paths)
     kinds = {path.name.partition("-")[0] for path in paths}
     named = {"ideal", "loss", "jitter", "reorder", "burst", "metro", "policer", "trace", "back", "cross", "emulated"}
-    assert kinds == named | {"edge"}
+    assert kinds == named | {"slots", "edge"}
 
 
 def test_the_testbed_takes_every_path(tmp_path: Path) -> None:
@@ -57,6 +57,7 @@ def test_the_testbed_takes_every_path(tmp_path: Path) -> None:
         wan = make_run(make_parser().parse_args(["run", *options, "--", "true"])).wan
         assert (wan.loss, wan.policer, wan.back_rate) == (path.link.loss, path.link.policer, path.link.back_rate_bps)
         assert wan.trace == path.link.rate_trace
+        assert (wan.slot_ns, wan.back_slot_ns) == (path.link.slot_ns, path.link.back_slot_ns)
 
 
 def test_each_path_leaves_one_row_at_least_to_be_compared_with() -> None:

@@ -257,6 +257,18 @@ def test_a_jitter_longer_than_the_way_and_bursts_of_no_loss_are_refused(wan: Wan
         plan(wan, 2)
 
 
+def test_in_slots_everything_goes_on_that_has_come_since_the_last() -> None:
+    slot = struct.pack("=HHqqiiqq", 44, 12, 5_000_000, 5_000_000, 0, 0, 0, 0)
+    assert slot in qdisc_request(1, line(delay_ns=10_000_000, slot_ns=5_000_000))
+    assert slot[:4] not in qdisc_request(1, line(delay_ns=10_000_000))
+
+
+@pytest.mark.parametrize(("back", "slots"), [(None, [5, 5, 5]), (0, [5, 0, 0]), (20_000_000, [5, 20, 20])])
+def test_slots_of_the_way_back_are_those_of_all_but_host_0(back: int | None, slots: list[int]) -> None:
+    wan = Wan(rtt_ns=20_000_000, slot_ns=5_000_000, back_slot_ns=back)
+    assert [made.slot_ns // 1_000_000 for made in plan(wan, 3).delay_lines] == slots
+
+
 def test_jitter_order_and_bursts_reach_every_delay_line() -> None:
     wan = Wan(rtt_ns=20_000_000, loss=0.01, jitter_ns=300_000, reorders=True, burst_packets=8)
     assert {(made.jitter_ns, made.reorders, made.burst_packets) for made in plan(wan, 3).delay_lines} == {

@@ -75,3 +75,12 @@ def test_what_is_known_of_the_way_back_is_kept_for_the_next_transfer() -> None:
     after = RateController(state)
     after.on_sample(Sample(RTT + 0.009, RATE, 5, 0, 1, True, way_back=OFFSET + 0.009), 1.1)
     assert after.rtt == pytest.approx(RTT, abs=0.004)
+
+
+@pytest.mark.parametrize(("queue", "is_seen"), [(SLOT - 0.001, False), (2 * SLOT, True)])
+def test_what_is_sent_may_be_held_up_as_long_which_is_no_queue_either(queue: float, is_seen: bool) -> None:
+    control = controller()
+    play(control, 0.0, 1.0)
+    assert control.phase is Phase.CRUISE
+    play(control, 1.0, 1.0 + SLOT, queue=queue)
+    assert (control.phase is Phase.PROBE_DOWN) is is_seen

@@ -25,7 +25,7 @@ class WithoutWayBack(RateController):
         super().on_sample(dataclasses.replace(sample, way_back=None), now)
 
 
-def case(megabits: float, slot: float, *, loss: float = 0.0, mebibytes: float = 2.25) -> Case:
+def case(megabits: float, back: float, *, out: float = 0.0, loss: float = 0.0, mebibytes: float = 2.25) -> Case:
     rate_bps = megabits * 1e6
 
     def profile() -> BottleneckProfile:
@@ -36,7 +36,8 @@ def case(megabits: float, slot: float, *, loss: float = 0.0, mebibytes: float = 
             loss=loss,
             mtu_bytes=1442 if slow else 4096,
             nic_bps=10 * rate_bps,
-            back_slot=slot,
+            slot=out,
+            back_slot=back,
         )
 
     return Case("", int(mebibytes * MIB), profile, rate_bps, loss)
@@ -55,6 +56,15 @@ def test_transfers_take_no_longer_than_the_wait_for_the_last_report_has_it(
     for seconds, resent in taken:
         assert seconds <= 1.12 * possible
         assert resent <= 0.1
+
+
+@pytest.mark.parametrize("slot", [0.01, 0.02])
+@pytest.mark.parametrize(("megabits", "mebibytes"), [(20, 2.25), (60, 8), (1000, 32)])
+def test_so_do_those_of_a_path_that_has_slots_both_ways(megabits: float, mebibytes: float, slot: float) -> None:
+    path = case(megabits, slot, out=slot, mebibytes=mebibytes)
+    for seconds, resent in transfers(path, RateController, packets=True):
+        assert seconds <= 1.02 * (1 + 2 * slot / path.best_seconds())
+        assert resent <= 0.05
 
 
 def test_where_reports_do_not_say_when_they_left_it_takes_more_than_twice_as_long() -> None:
