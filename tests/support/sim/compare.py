@@ -118,6 +118,10 @@ def single_cases() -> Iterator[Case]:
     for milliseconds in (5, 100):
         yield _path(f"1G {milliseconds} ms, jitter 1 ms", 1e9, rtt=milliseconds / 1e3, jitter=1e-3)
     yield _path("10G 20 ms, jitter 3 ms", 10e9, 256, jitter=3e-3)
+    for milliseconds in (10, 50, 100):
+        for both, out in ((" both ways", milliseconds / 1e3), (" back", 0.0)):
+            name = f"20M 20 ms, slots of {milliseconds} ms{both}"
+            yield _path(name, 20e6, 2.34e6 / MIB, mtu_bytes=1442, slot=out, back_slot=milliseconds / 1e3)
     for percent in (0.1, 1):
         yield _path(f"1G 20 ms, {percent} % lost", 1e9, loss=percent / 100)
     for packets in (2, 10, 30):
