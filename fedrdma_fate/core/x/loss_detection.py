@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedrdma_fate.core.x.flight_recorder import FlightRecorder, Snapshot
 
@@ -31,6 +31,10 @@ sendings, and none besides: the path is shorter than is known. Fewer may have be
 EARLY_RETURN_TRIPS = 2
 """And over so many times that round trip: what was held up comes at one moment."""
 
+MOST_EARLIER = 8
+"""Sendings of a chunk that are remembered while any of them may come: the time-out has doubled as far as it does by
+then, and of more the first and the latest tell enough. Ours."""
+
 _CLOCK_SLACK_SECONDS = 1e-9
 """A timer that is set for a sum of times may ring this much before a comparison of the same times says so: doubles."""
 
@@ -49,7 +53,8 @@ class SentChunk:
         is_resolved: it is known to have arrived, or was declared lost.
         left_at: when it left this host, where that is told: infinity before. None: when it was sent.
         snapshot: what was known when it went out, where that is recorded.
-        previous: the latest sending of the same chunk that was overdue when this one went out, and may have arrived.
+        was_overdue: it was declared lost for that.
+        earlier: sendings of the same chunk that were overdue when this one went out, and may have arrived, by age.
         repeats: when the sending went that this one repeats, seconds; minus infinity where that was on another path.
     """
 
@@ -62,7 +67,8 @@ class SentChunk:
     is_resolved: bool = False
     left_at: float | None = None
     snapshot: Snapshot | None = None
-    previous: SentChunk | None = None
+    was_overdue: bool = False
+    earlier: tuple[SentChunk, ...] = ()
     repeats: float = -math.inf
 
     @property
@@ -126,6 +132,10 @@ class InFlight:
         self._sent_by_pair: list[deque[SentChunk]] = [deque() for _ in range(queue_pairs)]
         self._last_number = [0] * queue_pairs
         self._largest_acknowledged = [0] * queue_pairs
+        self._earlier_come_late = False
+        # by the first sendings that may have come, as the reports before told, and with the one that is taken in
+        self._largest_first = [0] * queue_pairs
+        self._largest_first_told = [0] * queue_pairs
 
     def __len__(self) -> int:
         return len(self._by_position)
@@ -148,7 +158,7 @@ class InFlight:
         sent.number = self._last_number[sent.queue_pair]
         if self.recorder is not None:
             sent.snapshot = self.recorder.on_sent(sent.length, self.bytes_in_flight, sent.sent_at)
-        sent.previous = self._earliest(self._overdue.pop(sent.position, None))
+        sent.earlier = self._may_have_come(self._overdue.pop(sent.position, None))
         sent.repeats = self._lost_sent_at.pop(sent.position, -math.inf)
         self._by_position[sent.position] = sent
         self._sent_by_pair[sent.queue_pair].append(sent)
@@ -160,6 +170,11 @@ class InFlight:
         A queue pair keeps the order. So an earlier sending that was overdue is known to be lost when something that
         went after it by the same queue pair has arrived; until then, what arrives is taken for that one (what Karn's
         algorithm is for, RFC 6298, section 3). Taken for the later one, all that went between would look overtaken.
+
+        Which of a report's chunks came first is not told. What comes as soon as one does after it went again mostly is
+        that, for most of a burst was lost: then an earlier sending is lost, too, where the same report tells of
+        something that went behind it. Else, and where time-outs were seen to be too short, earlier sendings come late,
+        and in their order: then only what the reports before told says of one that it is lost.
 
         Args:
             position: of the chunk.
@@ -175,19 +190,24 @@ class InFlight:
                 self.recorder.on_acknowledged(sent.snapshot, sent.length, now)
             is_sooner = sent.is_retransmission and now - sent.sent_at < min_rtt
             self._note_round_trip(sent, now, min_rtt, is_sooner=is_sooner)
-        if sent is None:
-            came = self._earliest(overdue)
-        else:
-            came = self._earliest(sent.previous, _gone_before(sent, now, min_rtt))
-        if came is None:
+        latest = sent or overdue
+        if latest is None:
+            return None
+        first: SentChunk | None = latest
+        came = first
+        if sent is None or sent.earlier:
+            gone_before = -math.inf if sent is None else _gone_before(sent, now, min_rtt)
+            came = first = _first_of(latest, gone_before, self._largest_first)
+            if not self._earlier_come_late and _is_as_usual(now - latest.sent_at, min_rtt):
+                came = _first_of(latest, gone_before, self._largest_acknowledged)
+        if came is None or (came is sent and is_sooner):
             # spurious, where it is sooner: an earlier sending, declared lost, arrived after all
-            if sent is None or is_sooner:
-                return None
-            came = sent
-        pair = came.queue_pair
-        self._largest_acknowledged[pair] = max(self._largest_acknowledged[pair], came.number)
+            return None
+        _note_largest(self._largest_first_told, first or came)
+        if not self._earlier_come_late:
+            _note_largest(self._largest_acknowledged, came)
         # of one that was overdue and had not gone again there is no doubt
-        if came is (sent or overdue):
+        if came is latest:
             self._uncertain, self._least_uncertain_trip = 0, math.inf
             return came
         is_spurious = sent is not None and now - sent.sent_at < SPURIOUS_SHARE * min_rtt
@@ -198,6 +218,7 @@ class InFlight:
         if not is_sooner:
             if not sent.is_retransmission:
                 self._early_returns.forget()
+                self._earlier_come_late = False
         elif now - sent.repeats > _longest_seconds(min_rtt):
             trip = self._early_returns.note(now - sent.sent_at, now, min_rtt)
             self.shorter_trip = trip if trip is not None else self.shorter_trip
@@ -208,9 +229,13 @@ class InFlight:
         self._least_uncertain_trip = min(self._least_uncertain_trip, trip)
         if is_spurious or self._uncertain >= UNCERTAIN_IN_A_ROW:
             self.spurious_trip = self._least_uncertain_trip
+            self._earlier_come_late = True
 
     def detect_lost(self) -> list[int]:
-        """Positions now declared lost by the reordering threshold of their queue pair."""
+        """All of a report is taken in: positions now declared lost by the reordering threshold of their queue pair."""
+        self._largest_first[:] = self._largest_first_told
+        if self._earlier_come_late:
+            self._largest_acknowledged[:] = self._largest_first
         lost: list[int] = []
         for sent_chunks, largest in zip(self._sent_by_pair, self._largest_acknowledged, strict=True):
             while sent_chunks and (
@@ -231,7 +256,7 @@ class InFlight:
                 sent = sent_chunks.popleft()
                 if not sent.is_resolved:
                     lost.append(self._declare_lost(sent))
-                    self._overdue[sent.position] = sent
+                    self._overdue[sent.position], sent.was_overdue = sent, True
         return lost
 
     def clear(self) -> Iterable[int]:
@@ -253,24 +278,39 @@ class InFlight:
             self.recorder.on_lost(sent.snapshot, sent.length)
         return sent.position
 
-    def _earliest(self, sent: SentChunk | None, gone_before: float = -math.inf) -> SentChunk | None:
-        """Of this sending and the one before it the first that may have arrived; None: both are known to be lost.
-
-        Args:
-            sent: the sending.
-            gone_before: what went before this moment will not come any more, seconds.
-        """
-        for each in (sent.previous, sent) if sent is not None else ():
-            if each is None or each.sent_at < gone_before:
-                continue
-            if each.number > self._largest_acknowledged[each.queue_pair]:
-                each.previous = None
-                return each
-        return None
+    def _may_have_come(self, sent: SentChunk | None) -> tuple[SentChunk, ...]:
+        """Of this sending and those before it the ones that may have arrived, or may still, by age."""
+        if sent is None:
+            return ()
+        largest = self._largest_first
+        sendings = [each for each in (*sent.earlier, sent) if each.number > largest[each.queue_pair]]
+        sent.earlier = ()
+        if len(sendings) > MOST_EARLIER:
+            del sendings[1]
+        return tuple(sendings)
 
     def _resolve(self, sent: SentChunk) -> None:
         sent.is_resolved = True
         self.bytes_in_flight -= sent.length
+
+
+def _first_of(latest: SentChunk, gone_before: float, largest: Sequence[int]) -> SentChunk | None:
+    """Of the sendings of a chunk the first that may have brought it; None: it was overdue, and all are lost.
+
+    Args:
+        latest: sending.
+        gone_before: what went before this moment will not come any more, seconds.
+        largest: numbers that have come by each queue pair: what went before them will not, either.
+    """
+    for each in latest.earlier:
+        if each.sent_at >= gone_before and each.number > largest[each.queue_pair]:
+            return each
+    is_over = latest.was_overdue and latest.number <= largest[latest.queue_pair]
+    return None if is_over else latest
+
+
+def _note_largest(largest: list[int], came: SentChunk) -> None:
+    largest[came.queue_pair] = max(largest[came.queue_pair], came.number)
 
 
 def _gone_before(sent: SentChunk, now: float, min_rtt: float) -> float:
@@ -279,9 +319,12 @@ def _gone_before(sent: SentChunk, now: float, min_rtt: float) -> float:
     It is this one that came, where it took as long as one takes, and the path would have become that much longer for
     one of those; of a path that has, what comes is not as old, time after time, as one round trip was.
     """
-    took = now - sent.sent_at
-    is_as_usual = 0 < min_rtt <= took <= USUAL_TRIPS * min_rtt + REPORT_SLACK_SECONDS
-    return now - _longest_seconds(min_rtt) if is_as_usual else -math.inf
+    return now - _longest_seconds(min_rtt) if _is_as_usual(now - sent.sent_at, min_rtt) else -math.inf
+
+
+def _is_as_usual(took: float, min_rtt: float) -> bool:
+    """Whether a chunk of a path with this least round trip takes so long, both in seconds."""
+    return 0 < min_rtt <= took <= USUAL_TRIPS * min_rtt + REPORT_SLACK_SECONDS
 
 
 def _longest_seconds(min_rtt: float) -> float:

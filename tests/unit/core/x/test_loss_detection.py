@@ -10,6 +10,7 @@ from fedrdma_fate.core.x.loss_detection import (
     EARLY_RETURN_TRIPS,
     EARLY_RETURNS,
     LARGEST_BACKOFF,
+    MOST_EARLIER,
     UNCERTAIN_BACKOFF,
     UNCERTAIN_IN_A_ROW,
     UNKNOWN_RTT_SECONDS,
@@ -63,6 +64,79 @@ def test_once_something_that_went_after_the_earlier_sending_has_come_that_one_is
     assert came is not None
     assert came.sent_at == 0.05
     assert in_flight.detect_lost() == [2, 3]
+
+
+def test_of_one_report_what_took_longer_than_one_takes_since_it_went_again_may_be_the_earlier_sending() -> None:
+    usual, longer = sent_again_when_overdue(), sent_again_when_overdue()
+    for in_flight, now in ((usual, 0.08), (longer, 0.12)):
+        # the newest of the report, which went behind the earlier sending
+        assert in_flight.on_acknowledged(1, now, 0.02) is not None
+    assert usual.on_acknowledged(0, 0.08, 0.02) is not None, "most of a burst was lost"
+    assert usual.detect_lost() == [2, 3]
+    assert longer.on_acknowledged(0, 0.12, 0.02) is None, "all of it is late, and comes in its order"
+    assert longer.detect_lost() == []
+    assert longer.on_acknowledged(2, 0.13, 0.02) is not None
+
+
+def late(in_time: bool) -> InFlight:
+    """Chunks of which one has come sooner than it can have gone again; perhaps another one has come in time since."""
+    in_flight = InFlight(1)
+    for position in range(6):
+        in_flight.on_sent(SentChunk(position, 1, 0, 0.001 * position, False))
+    assert in_flight.detect_overdue(0.002) == [0, 1, 2]
+    for position in range(3):
+        in_flight.on_sent(SentChunk(position, 1, 0, 0.05 + 0.001 * position, True))
+    assert in_flight.on_acknowledged(0, 0.055, 0.02) is None
+    assert in_flight.detect_lost() == []
+    if in_time:
+        assert in_flight.on_acknowledged(3, 0.056, 0.02) is not None
+    return in_flight
+
+
+def test_while_earlier_sendings_come_late_none_of_a_report_tells_of_the_others_that_they_are_lost() -> None:
+    for in_flight, is_known in ((late(False), False), (late(True), True)):
+        assert in_flight.on_acknowledged(2, 0.075, 0.02) is None or is_known
+        came = in_flight.on_acknowledged(1, 0.075, 0.02)
+        assert (came is not None) is is_known
+
+
+def thrice_by_two_pairs() -> InFlight:
+    """The first chunk went by the first queue pair, by the second and by the first again, overdue each time."""
+    in_flight = InFlight(2)
+    for position, pair in ((0, 0), (1, 0), (2, 1)):
+        in_flight.on_sent(SentChunk(position, 1, pair, 0.001 * position, False))
+    for pair, at in ((1, 0.05), (0, 0.1)):
+        assert 0 in in_flight.detect_overdue(at - 0.01)
+        in_flight.on_sent(SentChunk(0, 1, pair, at, True))
+    return in_flight
+
+
+def test_once_the_first_of_three_sendings_is_known_to_be_lost_the_second_may_have_come_still() -> None:
+    in_flight = thrice_by_two_pairs()
+    # it went behind the first sending, by the same queue pair
+    assert in_flight.on_acknowledged(1, 0.11, 0.02) is not None
+    assert in_flight.detect_lost() == []
+    assert in_flight.on_acknowledged(0, 0.18, 0.02) is None, "which of the other two has come nobody knows"
+    known = thrice_by_two_pairs()
+    known.on_sent(SentChunk(3, 1, 1, 0.11, False))
+    for position in (1, 3):
+        assert known.on_acknowledged(position, 0.15, 0.02) is not None
+    assert known.detect_lost() == []
+    came = known.on_acknowledged(0, 0.18, 0.02)
+    assert came is not None, "once both are, it was the third"
+    assert came.sent_at == 0.1
+
+
+def test_of_a_chunk_that_goes_again_and_again_a_few_sendings_are_remembered_and_the_first_of_them() -> None:
+    in_flight = InFlight(1)
+    for number in range(10 * MOST_EARLIER):
+        sent = SentChunk(0, 1, 0, float(number), number > 0)
+        in_flight.on_sent(sent)
+        assert in_flight.detect_overdue(float(number)) == [0]
+    in_flight.on_sent(last := SentChunk(0, 1, 0, 1000.0, True))
+    assert len(last.earlier) == MOST_EARLIER
+    assert (last.earlier[0].sent_at, last.earlier[-1]) == (0.0, sent)
+    assert not any(each.earlier for each in last.earlier), "and those before them by none of these"
 
 
 def test_what_was_overdue_and_comes_before_it_goes_again_tells_how_long_it_took() -> None:
