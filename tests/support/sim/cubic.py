@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from tests.support.sim.bottleneck import Bottleneck, Nic
 from tests.support.sim.clock import VirtualClock
 
@@ -12,7 +14,7 @@ _SEGMENT_BYTES = 4096
 
 
 class CubicFlow:
-    """Sends without end. Slow start, cubic growth or Reno's, fast convergence, one reduction per round trip.
+    """Sends without end. Slow start, cubic growth or Reno's, fast convergence, one reduction per window of data.
 
     Losses are always repaired, and never time out.
 
@@ -35,9 +37,10 @@ class CubicFlow:
 
     def start(self) -> None:
         """Begin."""
-        while self._in_flight < self._window and self._clock.now < self._until:
+        sent = self._clock.now
+        while self._in_flight < self._window and sent < self._until:
             self._in_flight += 1
-            self._link.post(self._nic, _SEGMENT_BYTES, self._landed, self._lost)
+            self._link.post(self._nic, _SEGMENT_BYTES, self._landed, functools.partial(self._lost, sent))
 
     @property
     def arrived_bytes(self) -> int:
@@ -52,8 +55,8 @@ class CubicFlow:
         self.arrivals.append((self._clock.now, _SEGMENT_BYTES))
         self._clock.after(self._link.answers.half_trip(), self._acknowledged)
 
-    def _lost(self) -> None:
-        self._clock.after(self._link.answers.half_trip(), self._reduce)
+    def _lost(self, sent: float) -> None:
+        self._clock.after(self._link.answers.half_trip(), functools.partial(self._reduce, sent))
 
     def _acknowledged(self) -> None:
         self._in_flight -= 1
@@ -68,9 +71,11 @@ class CubicFlow:
             self._window = max(self._window, self._reno)
         self.start()
 
-    def _reduce(self) -> None:
+    def _reduce(self, sent: float) -> None:
         self._in_flight -= 1
-        if self._clock.now > self._reduced_at + self._link.profile.rtt:
+        # what was sent before the latest reduction was lost of the same window (RFC 6675, section 5), however late a
+        # queue lets it be told: behind one a round trip is longer than the path's
+        if sent > self._reduced_at:
             self._reduced_at = self._clock.now
             converging = self._window < self._largest
             self._largest = self._window * ((1 + _BETA) / 2 if converging else 1)
