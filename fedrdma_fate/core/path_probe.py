@@ -206,7 +206,7 @@ class ProbingSide:
 
     Attributes:
         joint: what the latest of those that went with others has told; None while that is not known.
-        is_answered: one that went alone was answered, whatever that told.
+        most_came: of one that went alone, whatever that told of the rate.
     """
 
     def __init__(self) -> None:
@@ -220,8 +220,8 @@ class ProbingSide:
         self._due: float | None = None
         self._awaited_until = 0.0
         self._sent_at = 0.0
-        self._is_heard = False
-        self.is_answered = False
+        self._is_heard = self._is_answered = False
+        self.most_came = False
         self._wanted = self._wanted_trains = 0
 
     def start(self, now: float) -> Train:
@@ -274,7 +274,8 @@ class ProbingSide:
         sent = self._unanswered.pop(answer.train, None)
         if self._due is None or sent is None:
             return None
-        self.is_answered = True
+        self._is_answered = True
+        self.most_came = self.most_came or sum(count for count, _ in answer.arrivals) > ROOM_SHARE * TRAIN_DATAGRAMS
         sent_at, padding = sent
         round_trip = now - sent_at - answer.held_ns * 1e-9
         if round_trip <= 0 or sum(count for count, _ in answer.arrivals) > TRAIN_DATAGRAMS:
@@ -310,7 +311,7 @@ class ProbingSide:
             return None
         self._is_heard = True
         self._awaited_until = min(self._awaited_until, now + AWAITED_SECONDS)
-        is_early = not self.is_answered and now > self._sent_at + HEARD_SECONDS
+        is_early = not self._is_answered and now > self._sent_at + HEARD_SECONDS
         return self.start(now) if is_early and self._train < MOST_UNANSWERED_TRAINS else None
 
     def is_awaited(self, now: float) -> bool:
@@ -329,7 +330,7 @@ class ProbingSide:
         """What to send as at the start; None when there is nothing more to be had, or it is too early."""
         if self._due is None or now < self._due:
             return None
-        if self._train < (TRAINS if self.is_answered else MOST_UNANSWERED_TRAINS):
+        if self._train < (TRAINS if self._is_answered else MOST_UNANSWERED_TRAINS):
             return self.start(now)
         self._due = None
         return None

@@ -42,7 +42,7 @@ class PathMemory:
             clock what is sent.
         is_probing: a train has been sent over the data path, and none was answered.
         awaits_train: nothing is known yet, and what a train tells is about to come.
-        lost_trains: nothing was known, and no train was answered in time.
+        lost_trains: nothing was known, and of no train most had come in time.
         told: what the receiver lets through of all transfers together, bytes a second; infinite: all.
         limit: what is theirs of this site's own link, as this site has decided; infinite: all.
     """

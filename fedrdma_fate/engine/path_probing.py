@@ -101,7 +101,7 @@ class PathProbing:
     def _look_whether_told(self, now: float) -> None:
         memory = self._memory
         if memory.awaits_train and (memory.known is not None or not self._probing.is_awaited(now)):
-            memory.awaits_train, memory.lost_trains = False, memory.known is None and not self._probing.is_answered
+            memory.awaits_train, memory.lost_trains = False, memory.known is None and not self._probing.most_came
             self._told(now)
 
     def _send_train(self, train: Train) -> None:

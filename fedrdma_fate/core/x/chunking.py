@@ -186,7 +186,7 @@ def first_chunk_bytes(mtu_bytes: int, *, repairs_packets: bool, lost_trains: boo
     Args:
         mtu_bytes: packet size.
         repairs_packets: of a chunk that lost packets only these go again.
-        lost_trains: none of the trains that went over it was answered. Then it loses many packets.
+        lost_trains: of none of the trains that went over it most came. Then it loses many packets.
     """
     if repairs_packets:
         # a datagram comes or is lost as one, however long it is

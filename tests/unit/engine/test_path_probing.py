@@ -52,12 +52,12 @@ class Ends:
         self.datagrams[number].path_up(self.wire.ends[number], keys)
         self.sides[number].path_up(self.wire.ends[number], self.now)
 
-    def carry(self, to: int, *, lose_every: int = 0, spacing: float = SPACING_SECONDS) -> int:
+    def carry(self, to: int, *, lose_every: int = 0, keep_every: int = 1, spacing: float = SPACING_SECONDS) -> int:
         """Half a round trip passes, and what the other side has sent arrives; how many datagrams that were."""
         self.now += HALF_TRIP
         arrived = self.wire.ends[to].progress()
         for number, completion in enumerate(arrived, 1):
-            if lose_every and number % lose_every == 0:
+            if (lose_every and number % lose_every == 0) or number % keep_every:
                 continue
             self.now += spacing
             datagram = self.datagrams[to].open(completion.data)
@@ -109,6 +109,28 @@ def test_or_until_none_of_the_first_trains_has_been(ends: Ends) -> None:
     assert ends.now == pytest.approx(UNHEARD_SECONDS)
     assert memory.is_probing, "more go, for it may be known later"
     assert memory.lost_trains, "and what goes now is cut for a path that loses many packets"
+
+
+def test_of_a_path_whose_trains_are_answered_and_lost_most_it_is_known_that_it_loses_many_packets(ends: Ends) -> None:
+    memory, answered = ends.memories[0], 0
+    ends.connect_one(0)
+    ends.connect_one(1)
+    ends.carry(0)
+    while memory.awaits_train:
+        # three of each four, and what came did so at one moment
+        ends.carry(1, keep_every=4, spacing=0.0)
+        late = ends.sides[1].timer()
+        assert late is not None
+        ends.now = max(ends.now, late)
+        ends.sides[1].on_timer(ends.now)
+        answered += ends.carry(0)
+        due = ends.sides[0].timer()
+        assert due is not None
+        ends.now = due
+        ends.sides[0].on_timer(due)
+    assert answered
+    assert memory.known is None
+    assert memory.lost_trains
 
 
 def test_an_end_that_comes_up_later_is_measured_as_soon_as_it_is_heard(ends: Ends) -> None:
