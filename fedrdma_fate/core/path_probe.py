@@ -275,13 +275,14 @@ class ProbingSide:
         if self._due is None or sent is None:
             return None
         self._is_answered = True
-        self.most_came = self.most_came or sum(count for count, _ in answer.arrivals) > ROOM_SHARE * TRAIN_DATAGRAMS
+        came = sum(count for count, _ in answer.arrivals)
+        self.most_came = self.most_came or came > ROOM_SHARE * TRAIN_DATAGRAMS
         sent_at, padding = sent
         round_trip = now - sent_at - answer.held_ns * 1e-9
-        if round_trip <= 0 or sum(count for count, _ in answer.arrivals) > TRAIN_DATAGRAMS:
+        if round_trip <= 0 or came > TRAIN_DATAGRAMS:
             return None
         if not padding:
-            self._room = max(sum(count for count, _ in answer.arrivals), LEAST_JOINT_DATAGRAMS)
+            self._room = max(came, LEAST_JOINT_DATAGRAMS)
         length = DATAGRAM_BYTES + padding
         rate, least = dispersion_rate(answer.arrivals, length), least_rate(answer.arrivals, length)
         if not padding and max(rate or 0.0, least) > FAST_RATE:
@@ -290,7 +291,7 @@ class ProbingSide:
                 self._padding, self._due, self._awaited_until = LONG_PADDING_BYTES, now, now
         elif rate is not None or (padding and least > FAST_RATE):
             self._due = None
-            believed = _believed(min(rate or least, MOST_RATE), sum(count for count, _ in answer.arrivals))
+            believed = _believed(min(rate or least, MOST_RATE), came)
             found = PathState(believed, round_trip, _loss(answer, padding))
             fastest = 0.0 if self._padding else fastest_rate(answer.arrivals, DATAGRAM_BYTES)
             if _is_jittered(fastest, believed):

@@ -19,6 +19,7 @@ from fedrdma_fate.bench.baselines.gateways import GatewayPair
 from fedrdma_fate.bench.baselines.interface import RowError
 from fedrdma_fate.bench.payload import plain_bytes
 from fedrdma_fate.bench.runner import measure
+from tests.support.processes import words_of
 
 pytestmark = [pytest.mark.fate, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("bench fate")]
 
@@ -161,14 +162,6 @@ def test_report_plots_and_document_are_written(run: tuple[dict[str, Any], Path])
 
 def gateways_below(process: psutil.Process) -> list[psutil.Process]:
     return [one for one in process.children(recursive=True) if "gateway" in words_of(one)]
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    """Of its command; none where it has ended."""
-    try:
-        return list(process.cmdline())
-    except psutil.NoSuchProcess:
-        return []
 
 
 def test_a_gateway_that_dies_fails_the_row_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

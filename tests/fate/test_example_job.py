@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.processes import words_of
 from tests.support.rdma import usable_ports
 from tests.support.repository import ROOT
 
@@ -122,7 +123,7 @@ def test_a_killed_silo_ends_the_job_with_its_name_and_log_and_leaves_no_process(
     )
     try:
         family = wait_for_silos(job, output)
-        host = next(process for process in family if "host-10000" in command_of(process))
+        host = next(process for process in family if "host-10000" in " ".join(words_of(process)))
         host.send_signal(signal.SIGKILL)
         _, complaint = job.communicate(timeout=120)
     finally:
@@ -131,14 +132,6 @@ def test_a_killed_silo_ends_the_job_with_its_name_and_log_and_leaves_no_process(
     assert "host-10000 was killed by SIGKILL" in complaint
     assert str(output / "logs" / "host-10000.log") in complaint
     assert not psutil.wait_procs(family, timeout=60)[1]
-
-
-def command_of(process: psutil.Process) -> str:
-    """Empty where it has ended: a silo starts others that do not last."""
-    try:
-        return " ".join(process.cmdline())
-    except psutil.NoSuchProcess:
-        return ""
 
 
 def wait_for_silos(job: subprocess.Popen[str], output: Path) -> list[psutil.Process]:

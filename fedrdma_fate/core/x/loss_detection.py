@@ -53,7 +53,6 @@ class SentChunk:
         is_resolved: it is known to have arrived, or was declared lost.
         left_at: when it left this host, where that is told: infinity before. None: when it was sent.
         snapshot: what was known when it went out, where that is recorded.
-        was_overdue: it was declared lost for that.
         earlier: sendings of the same chunk that were overdue when this one went out, and may have arrived, by age.
         repeats: when the sending went that this one repeats, seconds; minus infinity where that was on another path.
     """
@@ -67,7 +66,6 @@ class SentChunk:
     is_resolved: bool = False
     left_at: float | None = None
     snapshot: Snapshot | None = None
-    was_overdue: bool = False
     earlier: tuple[SentChunk, ...] = ()
     repeats: float = -math.inf
 
@@ -197,9 +195,9 @@ class InFlight:
         came = first
         if sent is None or sent.earlier:
             gone_before = -math.inf if sent is None else _gone_before(sent, now, min_rtt)
-            came = first = _first_of(latest, gone_before, self._largest_first)
+            came = first = _first_of(latest, gone_before, self._largest_first, overdue=sent is None)
             if not self._earlier_come_late and _is_as_usual(now - latest.sent_at, min_rtt):
-                came = _first_of(latest, gone_before, self._largest_acknowledged)
+                came = _first_of(latest, gone_before, self._largest_acknowledged, overdue=sent is None)
         if came is None or (came is sent and is_sooner):
             # spurious, where it is sooner: an earlier sending, declared lost, arrived after all
             return None
@@ -256,7 +254,7 @@ class InFlight:
                 sent = sent_chunks.popleft()
                 if not sent.is_resolved:
                     lost.append(self._declare_lost(sent))
-                    self._overdue[sent.position], sent.was_overdue = sent, True
+                    self._overdue[sent.position] = sent
         return lost
 
     def clear(self) -> Iterable[int]:
@@ -294,19 +292,20 @@ class InFlight:
         self.bytes_in_flight -= sent.length
 
 
-def _first_of(latest: SentChunk, gone_before: float, largest: Sequence[int]) -> SentChunk | None:
-    """Of the sendings of a chunk the first that may have brought it; None: it was overdue, and all are lost.
+def _first_of(latest: SentChunk, gone_before: float, largest: Sequence[int], *, overdue: bool) -> SentChunk | None:
+    """Of the sendings of a chunk the first that may have brought it; None: all were overdue, and are lost.
 
     Args:
         latest: sending.
         gone_before: what went before this moment will not come any more, seconds.
         largest: numbers that have come by each queue pair: what went before them will not, either.
+        overdue: the latest was, too.
     """
     for each in latest.earlier:
         if each.sent_at >= gone_before and each.number > largest[each.queue_pair]:
             return each
-    is_over = latest.was_overdue and latest.number <= largest[latest.queue_pair]
-    return None if is_over else latest
+    is_lost = overdue and latest.number <= largest[latest.queue_pair]
+    return None if is_lost else latest
 
 
 def _note_largest(largest: list[int], came: SentChunk) -> None:
